@@ -1,0 +1,221 @@
+//! What `calc`'s core hears: typed resources of the datastore, and interfaces.
+//!
+//! A datastore turns documents into these; validation by Calico's rules has already happened, so
+//! an invalid resource arrives as its removal. Nothing here parses or does I/O.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ipc_proto::{IfName, LinkEvent, LinkState, Mac};
+use ipnet::IpNet;
+
+/// A change of one input. An update replaces the former value as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A node, by name.
+    Node(String, Option<Node>),
+    /// An IP pool, by CIDR (without host bits).
+    Pool(IpNet, Option<Pool>),
+    /// An IPAM block, by CIDR (without host bits).
+    Block(IpNet, Option<Block>),
+    /// A workload endpoint.
+    Workload(WorkloadKey, Option<Workload>),
+    /// The settings that routes depend on.
+    Config(Config),
+    /// The prefixes of services.
+    Services(Services),
+    /// A change of an interface.
+    Link(LinkEvent),
+    /// All interfaces that there are; others are gone.
+    Links(Vec<LinkState>),
+}
+
+/// A node of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Its IPv4 address with the prefix length of its subnet, from its BGP section.
+    pub bgp_ipv4: Option<IpNet>,
+    /// As `bgp_ipv4`.
+    pub bgp_ipv6: Option<IpNet>,
+    /// Its addresses of any type, in the order of the document.
+    pub addresses: Vec<NodeAddress>,
+    /// Its end of the IPIP tunnel.
+    pub ipip: Option<IpAddr>,
+    /// Its ends of the VXLAN tunnels.
+    pub vxlan_v4: Option<IpAddr>,
+    /// As `vxlan_v4`.
+    pub vxlan_v6: Option<IpAddr>,
+    /// The hardware address of its IPv4 VXLAN device, where it is not the default one.
+    pub vxlan_mac_v4: Option<Mac>,
+    /// As `vxlan_mac_v4`.
+    pub vxlan_mac_v6: Option<Mac>,
+    /// Its ends of the WireGuard tunnels.
+    pub wireguard_v4: Option<IpAddr>,
+    /// As `wireguard_v4`.
+    pub wireguard_v6: Option<IpAddr>,
+}
+
+/// An address of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// Its type.
+    pub kind: NodeAddressKind,
+}
+
+/// The type of a node's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeAddressKind {
+    /// `InternalIP`.
+    Internal,
+    /// `ExternalIP`.
+    External,
+    /// `CalicoNodeIP` or another.
+    Other,
+}
+
+/// When a pool's packets are encapsulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TunnelMode {
+    /// Never.
+    #[default]
+    Never,
+    /// Always.
+    Always,
+    /// Between nodes of different subnets.
+    CrossSubnet,
+}
+
+/// An IP pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// When VXLAN is used.
+    pub vxlan: TunnelMode,
+    /// When IPIP is used.
+    pub ipip: TunnelMode,
+    /// Whether packets that leave the pools get the node's address.
+    pub nat_outgoing: bool,
+    /// Whether it is for load balancers alone.
+    pub load_balancer_only: bool,
+}
+
+/// An IPAM block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// The node, or virtual owner, that it belongs to.
+    pub owner: Option<String>,
+    /// The node of each address that is in use, by its place in the block.
+    pub allocations: BTreeMap<u32, String>,
+}
+
+/// Tells workload endpoints apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WorkloadKey {
+    /// The node that it is on.
+    pub node: String,
+    /// The orchestrator, such as `k8s`.
+    pub orchestrator: String,
+    /// The workload, such as `namespace/pod`.
+    pub workload: String,
+    /// The endpoint, such as `eth0`.
+    pub endpoint: String,
+}
+
+/// A workload endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// The host's end of its link.
+    pub interface: IfName,
+    /// Its prefixes, usually single addresses, without host bits.
+    pub nets: Vec<IpNet>,
+    /// The hardware address of its own end.
+    pub mac: Option<Mac>,
+    /// Whether packets may not be redirected straight into it.
+    pub skip_ingress_redirect: bool,
+}
+
+/// Where the owners of addresses are learned from (Felix's `routeSource`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RouteSource {
+    /// From IPAM blocks, and from the endpoints of this node.
+    #[default]
+    CalicoIpam,
+    /// From the endpoints of all nodes.
+    WorkloadIps,
+}
+
+/// What becomes of a packet to a service prefix that no service took (Felix's
+/// `serviceLoopPrevention`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServiceLoopPrevention {
+    /// It is dropped.
+    #[default]
+    Drop,
+    /// It is rejected.
+    Reject,
+    /// Nothing is done about it.
+    Disabled,
+}
+
+/// Settings, by Felix's names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// `routeSource`.
+    pub route_source: RouteSource,
+    /// `externalNodesList`.
+    pub external_nodes: Vec<IpNet>,
+    /// `bpfDSROptoutCIDRs`.
+    pub dsr_optout: Vec<IpNet>,
+    /// `wireguardEnabled` or `wireguardEnabledV6`.
+    pub wireguard: bool,
+    /// `serviceLoopPrevention`.
+    pub service_loop_prevention: ServiceLoopPrevention,
+    /// `programClusterRoutes` has us program routes of pools without encapsulation, which Calico
+    /// leaves to BIRD.
+    pub program_no_encap: bool,
+    /// `vxlanVNI`.
+    pub vxlan_vni: u32,
+    /// `vxlanPort`.
+    pub vxlan_port: u16,
+    /// `vxlanMTU`; without it, the uplink's less the overhead.
+    pub vxlan_mtu: Option<u32>,
+    /// `vxlanMTUV6`.
+    pub vxlan_mtu_v6: Option<u32>,
+    /// `deviceRouteSourceAddress` and `deviceRouteSourceAddressIPv6`.
+    pub route_source_v4: Option<IpAddr>,
+    /// As `route_source_v4`.
+    pub route_source_v6: Option<IpAddr>,
+    /// `ipv4NormalRoutePriority`: the metric of IPv4 routes to local workloads.
+    pub workload_metric_v4: u32,
+    /// `ipv6NormalRoutePriority`.
+    pub workload_metric_v6: u32,
+}
+
+impl Default for Config {
+    /// Felix's defaults.
+    fn default() -> Self {
+        Self {
+            route_source: RouteSource::default(),
+            external_nodes: Vec::new(),
+            dsr_optout: Vec::new(),
+            wireguard: false,
+            service_loop_prevention: ServiceLoopPrevention::default(),
+            program_no_encap: false,
+            vxlan_vni: 4096,
+            vxlan_port: 4789,
+            vxlan_mtu: None,
+            vxlan_mtu_v6: None,
+            route_source_v4: None,
+            route_source_v6: None,
+            workload_metric_v4: 1024,
+            workload_metric_v6: 1024,
+        }
+    }
+}
+
+/// The prefixes of services, from the BGP configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Services {
+    /// Cluster IPs, external IPs and load balancer IPs alike, without host bits.
+    pub prefixes: Vec<IpNet>,
+}

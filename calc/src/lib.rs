@@ -1,0 +1,3 @@
+//! The unprivileged side: decides what the kernel should hold.
+
+pub mod event;

@@ -1,0 +1,112 @@
+//! D-Bus between two processes: object paths, proxies, and the sockets that carry them.
+//!
+//! The only I/O of this crate. A server checks who is at the other end (`SO_PEERCRED`) before the
+//! first byte is read, and refuses oversized messages before they are allocated.
+
+mod faces;
+mod guard;
+
+use std::{io, path::Path, time::Duration};
+
+use tokio::net::{UnixListener, UnixStream};
+use zbus::{Connection, Guid, connection::Builder};
+
+pub use self::faces::{Calc1Proxy, DataplaneProxy, PrivHelper1Proxy, Supervisor1Proxy};
+use self::guard::Guarded;
+
+/// The object path of the helper's data path.
+pub const DATAPLANE_PATH: &str = "/io/cairn/Dataplane1";
+/// The object path of `calc`'s face.
+pub const CALC_PATH: &str = "/io/cairn/Calc1";
+/// The object path of the helper's face.
+pub const PRIVHELPER_PATH: &str = "/io/cairn/PrivHelper1";
+/// The object path of the supervisor's face.
+pub const SUPERVISOR_PATH: &str = "/io/cairn/Supervisor1";
+
+/// The sockets' file names in the runtime directory.
+pub mod socket {
+    /// The helper's data path, for `calc` alone.
+    pub const DATAPLANE: &str = "dataplane.sock";
+    /// `calc`'s face.
+    pub const CALC: &str = "calc.sock";
+    /// The helper's face.
+    pub const PRIVHELPER: &str = "privhelper.sock";
+    /// The supervisor's face.
+    pub const SUPERVISOR: &str = "supervisor.sock";
+}
+
+/// The longest body of a message in bytes that a server reads.
+pub const MAX_BODY: usize = 2 << 20;
+
+/// How long a request may take; a flow flush or a full table is far below it.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Connects to the server at `path`.
+///
+/// # Errors
+///
+/// If nobody listens there, or it does not speak D-Bus.
+pub async fn connect(path: &Path) -> zbus::Result<Connection> {
+    let stream = UnixStream::connect(path).await?.into_std()?;
+    Builder::unix_stream(stream)
+        .p2p()
+        .method_timeout(CALL_TIMEOUT)
+        .build()
+        .await
+}
+
+/// Accepts the next client whose user is allowed; others are turned away unread.
+///
+/// # Errors
+///
+/// What `accept(2)` said.
+pub async fn accept(
+    listener: &UnixListener,
+    allowed: impl Fn(u32) -> bool,
+) -> io::Result<UnixStream> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let uid = stream.peer_cred()?.uid();
+        if allowed(uid) {
+            return Ok(stream);
+        }
+        tracing::warn!(
+            uid,
+            "turned away a client: its user may not use this socket"
+        );
+    }
+}
+
+/// Returns a builder for the server's end of an accepted connection, without fear of its peer.
+#[must_use]
+pub fn server(stream: UnixStream) -> Builder<'static> {
+    Builder::socket(Guarded(stream))
+        .server(Guid::generate())
+        .p2p()
+}
+
+/// Shows `face` at `path` to every allowed client of `listener`, until the listener fails.
+///
+/// # Errors
+///
+/// What `accept(2)` said.
+pub async fn serve_face<F>(
+    listener: UnixListener,
+    allowed: impl Fn(u32) -> bool,
+    path: &'static str,
+    face: F,
+) -> io::Result<()>
+where
+    F: zbus::object_server::Interface + Clone,
+{
+    loop {
+        let stream = accept(&listener, &allowed).await?;
+        let builder = server(stream).serve_at(path, face.clone());
+        tokio::spawn(async move {
+            match builder.build().await {
+                Ok(connection) => connection.closed().await,
+                Err(error) => tracing::debug!(%error, "a client of {path} went away"),
+            }
+        });
+    }
+}

@@ -1,0 +1,69 @@
+//! The interfaces of the processes, seen from their clients.
+
+use serde_bytes::ByteBuf;
+
+/// The helper's data path; each payload is one [`codec`](crate::codec) message.
+#[zbus::proxy(
+    interface = "io.cairn.Dataplane1",
+    default_service = "io.cairn.Dataplane1",
+    default_path = "/io/cairn/Dataplane1"
+)]
+pub trait Dataplane {
+    /// Starts a lease and ends the one before: [`Hello`](crate::Hello) to
+    /// [`Welcome`](crate::Welcome).
+    fn hello(&self, hello: &ByteBuf) -> zbus::Result<ByteBuf>;
+    /// Returns a page: [`PageRequest`](crate::PageRequest) to [`Page`](crate::Page).
+    fn page(&self, request: &ByteBuf) -> zbus::Result<ByteBuf>;
+    /// Applies a batch: [`Batch`](crate::Batch) to [`Ack`](crate::Ack).
+    fn apply(&self, batch: &ByteBuf) -> zbus::Result<ByteBuf>;
+    /// Links have changed: a [`Feed`](crate::Feed).
+    #[zbus(signal)]
+    fn links_changed(&self, feed: ByteBuf) -> zbus::Result<()>;
+    /// Flow flushes have ended: a [`FlowsDone`](crate::FlowsDone).
+    #[zbus(signal)]
+    fn flows_flushed(&self, done: ByteBuf) -> zbus::Result<()>;
+}
+
+/// What `calc` shows.
+#[zbus::proxy(
+    interface = "io.cairn.Calc1",
+    default_service = "io.cairn.Calc1",
+    default_path = "/io/cairn/Calc1"
+)]
+pub trait Calc1 {
+    /// Reads the kernel back and repairs what differs.
+    fn resync(&self) -> zbus::Result<()>;
+    /// Returns a page of a table: [`RowsRequest`](crate::view::RowsRequest) to
+    /// [`Rows`](crate::view::Rows).
+    fn rows(&self, request: &ByteBuf) -> zbus::Result<ByteBuf>;
+    /// Which life of the process this is.
+    #[zbus(property)]
+    fn incarnation(&self) -> zbus::Result<u64>;
+    /// Whether the kernel holds all that the datastore asks for.
+    #[zbus(property)]
+    fn in_sync(&self) -> zbus::Result<bool>;
+}
+
+/// What the helper shows.
+#[zbus::proxy(
+    interface = "io.cairn.PrivHelper1",
+    default_service = "io.cairn.PrivHelper1",
+    default_path = "/io/cairn/PrivHelper1"
+)]
+pub trait PrivHelper1 {
+    /// Which life of the process this is.
+    #[zbus(property)]
+    fn incarnation(&self) -> zbus::Result<u64>;
+}
+
+/// What the supervisor shows.
+#[zbus::proxy(
+    interface = "io.cairn.Supervisor1",
+    default_service = "io.cairn.Supervisor1",
+    default_path = "/io/cairn/Supervisor1"
+)]
+pub trait Supervisor1 {
+    /// Which life of the process this is.
+    #[zbus(property)]
+    fn incarnation(&self) -> zbus::Result<u64>;
+}

@@ -1,0 +1,56 @@
+//! Neighbours, forwarding entries and the devices that they belong to.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::{Link, Mac};
+
+/// Tells permanent neighbours apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NeighbourKey {
+    /// The interface that it is reached through.
+    pub link: Link,
+    /// Its address.
+    pub address: IpAddr,
+}
+
+/// Tells permanent forwarding entries of a tunnel device apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct FdbKey {
+    /// The tunnel device.
+    pub link: Link,
+    /// The hardware address of the other end.
+    pub mac: Mac,
+}
+
+/// A VXLAN device in classic mode, as it shall be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelDevice {
+    /// The VXLAN network identifier, below 2^24.
+    pub vni: u32,
+    /// The UDP port.
+    pub port: u16,
+    /// The node's own address, the outer source.
+    pub local: IpAddr,
+    /// The interface that holds `local`.
+    pub parent: Link,
+    /// The device's hardware address.
+    pub mac: Mac,
+    /// The device's MTU in bytes.
+    pub mtu: u32,
+    /// The device's own address, as a single-address prefix.
+    pub address: IpAddr,
+}
+
+/// What may come out of a workload's link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// The hardware address of the host's end.
+    pub host_mac: Mac,
+    /// The hardware address of the workload's end.
+    pub workload_mac: Mac,
+    /// The source addresses that it may use.
+    pub sources: Vec<IpNet>,
+}

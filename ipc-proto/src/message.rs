@@ -1,0 +1,240 @@
+//! The requests, the answers and the feed.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    BpfRoute, Endpoint, FdbKey, Hook, KernelRoute, Link, LinkEvent, LinkProfile, LinkState, Mac,
+    Masquerade, NeighbourKey, ProgramSettings, RouteKey, Rule, Tunnel, TunnelDevice,
+};
+
+/// The version of everything in this crate that goes over the wire. Both sides must have the same.
+pub const VERSION: u16 = 1;
+
+/// One life of a process: another number means that it has crashed or restarted meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Incarnation(pub u64);
+
+/// The right to write, granted by [`Hello`] and lost at the next one.
+///
+/// It is random: a restarted helper knows no lease, and a second `calc` takes it from the first.
+/// Both show up as refusals of the whole batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Lease(pub u64);
+
+/// The first request: asks for a lease and a fresh reading of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`VERSION`] of who asks.
+    pub version: u16,
+}
+
+/// The number of a snapshot, unique within an incarnation of the helper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotId(pub u64);
+
+/// The answer to [`Hello`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// [`VERSION`] of who answers.
+    pub version: u16,
+    /// Which life of the helper this is.
+    pub incarnation: Incarnation,
+    /// The lease that starts.
+    pub lease: Lease,
+    /// The most steps in a batch.
+    pub max_steps: u32,
+    /// The size of each BPF route map in entries.
+    pub bpf_max_entries: u32,
+    /// The snapshot that was read for this lease.
+    pub snapshot: SnapshotId,
+    /// How many pages it has.
+    pub pages: u32,
+    /// The [`Feed::seq`] that the snapshot's links include.
+    pub feed: u64,
+}
+
+/// Asks for one page of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageRequest {
+    /// Which snapshot.
+    pub snapshot: SnapshotId,
+    /// Which page, from 0.
+    pub page: u32,
+}
+
+/// One page of a snapshot; the last one frees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page {
+    /// What was read.
+    pub items: Vec<Observed>,
+}
+
+/// Something that the helper read from the kernel: a link, or state that is ours.
+///
+/// `None` as a value means "present, but not as any request could make it". A key may come more
+/// than once where the kernel allows several entries under one (IPv4 append, IPv6 siblings).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Observed {
+    /// An interface.
+    Link(LinkState),
+    /// An interface has all settings of a profile.
+    LinkSettings(Link, LinkProfile),
+    /// A tunnel device of ours.
+    TunnelDevice(Tunnel, Option<TunnelDevice>),
+    /// A permanent neighbour on a workload's link or a tunnel device.
+    Neighbour(NeighbourKey, Mac),
+    /// A permanent forwarding entry of a tunnel device.
+    Fdb(FdbKey, Option<IpAddr>),
+    /// An entry of a BPF route map, under its masked key.
+    BpfRoute(IpNet, Option<BpfRoute>),
+    /// A route that is ours.
+    KernelRoute(RouteKey, Option<KernelRoute>),
+}
+
+/// What tells program attachments apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttachmentKey {
+    /// The interface.
+    pub link: Link,
+    /// Its hook.
+    pub hook: Hook,
+}
+
+/// One change: what the helper is to make true of one key.
+///
+/// `None` means that the key shall be absent. Each is idempotent, so a batch whose answer was lost
+/// is repaired by sending again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Op {
+    /// The sysctls of an interface. `None` leaves them as they are.
+    LinkSettings(Link, Option<LinkProfile>),
+    /// A tunnel device.
+    TunnelDevice(Tunnel, Option<TunnelDevice>),
+    /// A permanent neighbour.
+    Neighbour(NeighbourKey, Option<Mac>),
+    /// A permanent forwarding entry: the node behind a hardware address.
+    Fdb(FdbKey, Option<IpAddr>),
+    /// An entry of the BPF route map of the prefix's family.
+    BpfRoute(IpNet, Option<BpfRoute>),
+    /// A kernel route.
+    KernelRoute(RouteKey, Option<KernelRoute>),
+    /// A routing rule: whether it exists.
+    Rule(Rule, bool),
+    /// The packet program at a hook: whether it is attached.
+    Attachment(AttachmentKey, bool),
+    /// What the packet programs know about a workload's link.
+    Endpoint(Link, Option<Endpoint>),
+    /// What the packet programs know about a node: the hardware address of its tunnel end.
+    Vtep(IpAddr, Option<Mac>),
+    /// What the packet programs know about this node.
+    ProgramSettings(ProgramSettings),
+    /// Outgoing NAT; `None` is no NAT.
+    Masquerade(Option<Masquerade>),
+    /// Forgets the tracked connections of one address. Only on [`Lane::Flows`].
+    FlowFlush(IpAddr),
+}
+
+/// A lane has one batch in flight. Flows have their own, because flushing them takes long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Lane {
+    /// Everything but flows; acknowledged when done.
+    State,
+    /// Flow flushes; acknowledged when started, finished by [`FlowsDone`].
+    Flows,
+}
+
+/// The number of a batch, unique within its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BatchId(pub u64);
+
+/// An op of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// The change.
+    pub op: Op,
+    /// The index of an earlier step that must have succeeded.
+    pub needs: Option<u32>,
+}
+
+/// Changes to be made in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Batch {
+    /// The lease that it is part of.
+    pub lease: Lease,
+    /// The lane that it goes on.
+    pub lane: Lane,
+    /// Its number.
+    pub id: BatchId,
+    /// The changes.
+    pub steps: Vec<Step>,
+}
+
+/// What became of a [`Batch`]. A step that is not listed was carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ack {
+    /// The number of the batch.
+    pub id: BatchId,
+    /// The index of each step that failed, ascending, and why.
+    pub failed: Vec<(u32, OpError)>,
+}
+
+/// Why an [`Op`] was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum OpError {
+    /// The helper's policy forbids it. The same op will fail again.
+    #[error("refused by the helper's policy: {0}")]
+    Denied(String),
+    /// The link is gone, renamed or re-created.
+    #[error("{0} is gone, renamed or re-created")]
+    StaleLink(Link),
+    /// The kernel said no.
+    #[error("{call}: errno {errno}")]
+    Kernel {
+        /// The system call or netlink request.
+        call: String,
+        /// Its `errno`, positive.
+        errno: i32,
+    },
+    /// The step that it needs failed, or comes later.
+    #[error("not tried, since step {0} failed")]
+    NotTried(u32),
+    /// This helper does not do it.
+    #[error("this helper does not do it: {0}")]
+    Unsupported(String),
+}
+
+impl OpError {
+    /// Returns whether the op may succeed later without its value changing.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Denied(_) | Self::Unsupported(_) => false,
+            // A stale link is followed by a feed event, which usually changes the value; where it
+            // does not (the link came back as it was), trying again is right.
+            Self::StaleLink(_) | Self::Kernel { .. } | Self::NotTried(_) => true,
+        }
+    }
+}
+
+/// Changes of interfaces, in the order in which the kernel made them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Feed {
+    /// One more than that of the feed before. A gap means that some were lost: say [`Hello`].
+    pub seq: u64,
+    /// The changes.
+    pub events: Vec<LinkEvent>,
+}
+
+/// The flow flushes of a batch have ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowsDone {
+    /// The lease of the batch.
+    pub lease: Lease,
+    /// Its number.
+    pub id: BatchId,
+    /// The index of each step that failed, ascending, and why.
+    pub failed: Vec<(u32, OpError)>,
+}
