@@ -78,7 +78,6 @@ pub async fn accept(
 }
 
 /// Returns a builder for the server's end of an accepted connection, without fear of its peer.
-#[must_use]
 pub fn server(stream: UnixStream) -> Builder<'static> {
     Builder::socket(Guarded(stream))
         .server(Guid::generate())
