@@ -83,10 +83,11 @@ impl FromStr for Mac {
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
-            let part = parts
-                .next()
-                .filter(|part| part.len() == 2)
-                .ok_or_else(invalid)?;
+            let part = parts.next().ok_or_else(invalid)?;
+            // from_str_radix would take a sign.
+            if part.len() != 2 || !part.bytes().all(|b| b.is_ascii_hexdigit()) {
+                return Err(invalid());
+            }
             *byte = u8::from_str_radix(part, 16).ok().ok_or_else(invalid)?;
         }
         if parts.next().is_some() {

@@ -1,1 +1,3 @@
-//! Empty.
+//! What the tests across processes and the demo share.
+
+pub mod isolate;
