@@ -1,0 +1,16 @@
+//! Where the resources come from.
+
+use crate::event::Event;
+
+/// What a datastore tells: the first one holds all that there is, the rest what changed since.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Update {
+    /// What changed; one event for each resource.
+    pub events: Vec<Event>,
+    /// Whether all documents could be decoded, or at least have a former value that is kept. While
+    /// it is false, nothing may be swept from the kernel: what looks like a leftover may belong to
+    /// a document that cannot be read.
+    pub complete: bool,
+    /// What is wrong at present, for the operator: file, line, field, and what to do.
+    pub problems: Vec<String>,
+}
