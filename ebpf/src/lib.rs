@@ -89,3 +89,44 @@ const _: () = {
     assert!(core::mem::offset_of!(Value<16>, payload) == 4);
     assert!(align_of::<Value<16>>() == 4);
 };
+
+/// The name of the per-CPU array of counters, one `u64` for each [`Destination`].
+pub const MAP_DESTINATIONS: &str = "cairn_dests";
+/// The name of the program that counts.
+pub const PROGRAM_OBSERVE: &str = "cairn_observe";
+
+/// What a packet's destination is, by its route.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// No route: the kernel's routing decides.
+    Unknown = 0,
+    /// A workload of this node.
+    LocalWorkload = 1,
+    /// A workload of another node.
+    RemoteWorkload = 2,
+    /// This node.
+    LocalHost = 3,
+    /// Another node.
+    RemoteHost = 4,
+    /// Something else that has a route, such as an unused address of a pool.
+    Other = 5,
+}
+
+impl Destination {
+    /// How many there are.
+    pub const COUNT: u32 = 6;
+
+    /// Tells by the flags of the route; a workload on a host's address is a workload.
+    #[must_use]
+    pub const fn of(route: u32) -> Self {
+        let local = route & flags::LOCAL != 0;
+        match (route & flags::WORKLOAD != 0, route & flags::HOST != 0) {
+            (true, _) if local => Self::LocalWorkload,
+            (true, _) => Self::RemoteWorkload,
+            (false, true) if local => Self::LocalHost,
+            (false, true) => Self::RemoteHost,
+            (false, false) => Self::Other,
+        }
+    }
+}
