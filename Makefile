@@ -1,0 +1,25 @@
+# The index of commands. Each says what it does, can be repeated, and leaves the host as it was.
+
+.PHONY: help setup build run test lint
+.DEFAULT_GOAL := help
+
+help:  ## lists the commands
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup:  ## installs what is missing (Debian packages, BPF toolchain); needs root only for that
+	@tests/setup.sh
+
+build: setup  ## builds the three processes and cairnctl into target/debug
+	cargo build --workspace
+
+run: build  ## runs Cairn in a demo world of two nodes and four pods (root)
+	@target/debug/demo
+
+test: build  ## runs every test (root: they make network namespaces)
+	cargo test --workspace
+
+lint:  ## checks formatting, lints, licences and sources
+	@tests/setup.sh lint
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	PATH="$${XDG_CACHE_HOME:-$$HOME/.cache}/cairn/cargo-deny/bin:$$PATH" cargo deny check --hide-inclusion-graph bans licenses sources
