@@ -1,3 +1,4 @@
 //! What the tests across processes and the demo share.
 
 pub mod isolate;
+pub mod netns;
