@@ -2,6 +2,11 @@
 //! compare; and what it must not do.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+#[path = "netns/hostile.rs"]
+mod hostile;
+#[path = "netns/kinds.rs"]
+mod kinds;
+
 use std::net::IpAddr;
 
 use futures_util::StreamExt;

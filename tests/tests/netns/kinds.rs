@@ -1,0 +1,584 @@
+//! Each kind of kernel state, in both families: set, read back, changed, cleared; and what others
+//! made stays.
+
+use ipc_proto::{
+    FdbKey, Hop, KernelRoute, LinkProfile, Mac, NeighbourKey, Observed, Op, OpError, Protocol,
+    RouteKey, RouteKind, Table, Tunnel, TunnelDevice,
+};
+use tests::netns::{Calc, Helper, link, shell};
+
+use super::{address, prefix, sorted, test};
+
+/// An uplink with addresses, a workload's link, and an interface of no concern.
+const WORLD: &str = "
+    ip link add eth0 type veth peer name far0
+    ip link add cali1 type veth peer name pod1
+    ip link add other0 type veth peer name other1
+    for dev in far0 eth0 pod1 cali1 other1 other0; do ip link set $dev up; done
+    ip addr add 192.0.2.1/24 dev eth0
+    ip -6 addr add 2001:db8::1/64 dev eth0 nodad
+    ip addr add 198.51.100.1/24 dev other1";
+
+async fn world() -> (Helper, Calc) {
+    shell(WORLD);
+    let helper = Helper::start("second_table = 77\nuplinks = [\"eth0\"]\n");
+    let mut calc = helper.connect().await;
+    calc.hello().await;
+    (helper, calc)
+}
+
+fn hop(name: &str, via: Option<&str>, onlink: bool) -> Hop {
+    Hop {
+        link: link(name),
+        via: via.map(address),
+        onlink,
+    }
+}
+
+fn route(kind: RouteKind, protocol: Protocol) -> KernelRoute {
+    KernelRoute {
+        kind,
+        protocol,
+        source: None,
+        mtu: None,
+    }
+}
+
+fn key(text: &str, metric: u32) -> RouteKey {
+    RouteKey::new(Table::Main, prefix(text), metric)
+}
+
+/// Every shape of route that calc asks for, in both families.
+fn routes() -> Vec<(RouteKey, KernelRoute)> {
+    let mut routes = Vec::new();
+    for (net, via, via2, own) in [
+        ("10.1", "192.0.2.9", "192.0.2.8", "192.0.2.1"),
+        ("fd00:1:", "2001:db8::9", "2001:db8::8", "2001:db8::1"),
+    ] {
+        let ipv6 = net.contains(':');
+        let host = |number: u8| {
+            if ipv6 {
+                format!("{net}:{number}/128")
+            } else {
+                format!("{net}.0.{number}/32")
+            }
+        };
+        let block = |number: u8| {
+            if ipv6 {
+                format!("fd00:1:{number}::/64")
+            } else {
+                format!("{net}.{number}.0/26")
+            }
+        };
+        let direct = RouteKind::Unicast(hop("cali1", None, false));
+        let onlink = RouteKind::Unicast(hop("eth0", Some(via), true));
+        let ways = [(via, via2), (via2, via)].map(|(first, second)| {
+            RouteKind::Multipath(vec![
+                hop("eth0", Some(first), false),
+                hop("eth0", Some(second), false),
+            ])
+        });
+        let safe = Protocol::Safe;
+        routes.extend([
+            (key(&host(1), 0), route(direct.clone(), Protocol::Device)),
+            (key(&host(2), 512), route(direct.clone(), Protocol::Device)),
+            (key(&host(3), 1024), route(direct.clone(), Protocol::Safe)),
+            (key(&block(1), 0), route(onlink.clone(), safe)),
+            (
+                key(&block(2), 0),
+                KernelRoute {
+                    source: Some(address(own)),
+                    mtu: Some(1400),
+                    ..route(onlink, safe)
+                },
+            ),
+            (key(&block(3), 0), route(RouteKind::Blackhole, safe)),
+            (key(&block(4), 0), route(RouteKind::Prohibit, safe)),
+            (key(&block(5), 0), route(RouteKind::Unreachable, safe)),
+            (key(&block(6), 7), route(RouteKind::Throw, safe)),
+            (
+                key(&block(9), 0),
+                route(RouteKind::Local(link("cali1")), safe),
+            ),
+        ]);
+        let [ways, reversed] = ways;
+        routes.push((key(&block(7), 0), route(ways, safe)));
+        routes.push((key(&block(8), 0), route(reversed, safe)));
+        let second = RouteKey::new(Table::Second, prefix(&host(1)), 0);
+        routes.push((second, route(direct, Protocol::Device)));
+    }
+    routes
+}
+
+fn set((key, route): (RouteKey, KernelRoute)) -> Op {
+    Op::KernelRoute(key, Some(route))
+}
+
+fn observed((key, route): (RouteKey, KernelRoute)) -> Observed {
+    Observed::KernelRoute(key, Some(route))
+}
+
+/// Keeps what was read of kernel routes.
+async fn read_routes(calc: &mut Calc) -> Vec<Observed> {
+    let mut items = calc.read().await;
+    items.retain(|item| matches!(item, Observed::KernelRoute(..)));
+    items
+}
+
+#[test]
+fn kernel_routes_read_back_as_they_were_set() {
+    test(
+        "kinds::kernel_routes_read_back_as_they_were_set",
+        || async {
+            let (_helper, mut calc) = world().await;
+            let before = shell("ip -4 route; ip -6 route");
+            let all = routes();
+            calc.must_apply(all.iter().cloned().map(set)).await;
+            let wanted: Vec<_> = all.iter().cloned().map(observed).collect();
+            assert_eq!(sorted(read_routes(&mut calc).await), sorted(wanted.clone()));
+            // Again, the same.
+            calc.must_apply(all.iter().cloned().map(set)).await;
+            assert_eq!(sorted(read_routes(&mut calc).await), sorted(wanted));
+            let clear = |(key, _): (RouteKey, KernelRoute)| Op::KernelRoute(key, None);
+            calc.must_apply(all.iter().cloned().map(clear)).await;
+            assert_eq!(read_routes(&mut calc).await, []);
+            assert_eq!(shell("ip -4 route; ip -6 route"), before);
+            // Absent already.
+            calc.must_apply(all.into_iter().map(clear)).await;
+        },
+    );
+}
+
+#[test]
+fn a_set_replaces_whatever_is_under_its_key() {
+    test(
+        "kinds::a_set_replaces_whatever_is_under_its_key",
+        || async {
+            let (_helper, mut calc) = world().await;
+            for (text, via) in [
+                ("10.1.1.0/26", "192.0.2.9"),
+                ("fd00:1:1::/64", "2001:db8::9"),
+            ] {
+                let way = RouteKind::Unicast(hop("eth0", Some(via), true));
+                for kind in [
+                    RouteKind::Blackhole,
+                    way.clone(),
+                    RouteKind::Unicast(hop("cali1", None, false)),
+                    RouteKind::Throw,
+                    way,
+                ] {
+                    let wanted = (key(text, 0), route(kind, Protocol::Safe));
+                    calc.must_apply([set(wanted.clone())]).await;
+                    assert_eq!(read_routes(&mut calc).await, [observed(wanted)]);
+                }
+                // One batch that sets and clears one key over and over.
+                let on = || set((key(text, 0), route(RouteKind::Throw, Protocol::Safe)));
+                let off = || Op::KernelRoute(key(text, 0), None);
+                calc.must_apply([off(), on(), off(), on(), off()]).await;
+                assert_eq!(read_routes(&mut calc).await, []);
+            }
+        },
+    );
+}
+
+#[test]
+fn another_programs_routes_are_neither_reported_nor_cleared() {
+    test(
+        "kinds::another_programs_routes_are_neither_reported_nor_cleared",
+        || async {
+            let (_helper, mut calc) = world().await;
+            shell(
+                "ip route add default via 192.0.2.254
+             ip route add 10.7.0.0/24 via 192.0.2.9 proto bird
+             ip route add 10.8.0.0/24 dev other0
+             ip route add blackhole 10.9.0.0/24 proto boot
+             ip -6 route add fd00:7::/64 via 2001:db8::9 proto bird
+             ip -6 route add blackhole fd00:9::/64 proto boot
+             ip route add 10.7.0.0/24 via 192.0.2.9 table 99",
+            );
+            let foreign = shell("ip -4 route; ip -6 route");
+            assert_eq!(read_routes(&mut calc).await, []);
+            for (text, metric) in [
+                ("10.7.0.0/24", 0),
+                ("10.8.0.0/24", 0),
+                ("10.9.0.0/24", 0),
+                ("fd00:7::/64", 1024),
+                ("fd00:9::/64", 1024),
+                ("192.0.2.0/24", 0),
+            ] {
+                let failed = calc.apply([Op::KernelRoute(key(text, metric), None)]).await;
+                assert!(
+                    matches!(failed.as_slice(), [(0, OpError::Denied(why))] if why.contains("another")),
+                    "{text}: {failed:?}"
+                );
+            }
+            // A metric of 0 must not stand for any metric.
+            shell("ip route add 10.6.0.1/32 dev cali1 metric 1024 proto boot");
+            calc.must_apply([Op::KernelRoute(key("10.6.0.1/32", 0), None)])
+                .await;
+            let kept = observed((
+                key("10.6.0.1/32", 1024),
+                route(
+                    RouteKind::Unicast(hop("cali1", None, false)),
+                    Protocol::Device,
+                ),
+            ));
+            assert_eq!(read_routes(&mut calc).await, [kept]);
+            calc.must_apply([Op::KernelRoute(key("10.6.0.1/32", 1024), None)])
+                .await;
+            assert_eq!(shell("ip -4 route; ip -6 route"), foreign);
+        },
+    );
+}
+
+#[test]
+fn a_workloads_stray_routes_are_reported_and_can_be_cleared() {
+    test(
+        "kinds::a_workloads_stray_routes_are_reported_and_can_be_cleared",
+        || async {
+            let (_helper, mut calc) = world().await;
+            shell(
+                "ip route add 10.7.0.1/32 dev cali1 proto bird
+             ip route add 10.7.0.2/32 dev cali1 mtu 1300 advmss 1200
+             ip route append 10.7.0.3/32 dev cali1
+             ip route append 10.7.0.3/32 dev cali1 proto static
+             ip -6 route add fd00:7::1/128 dev cali1 proto bird",
+            );
+            let strays = read_routes(&mut calc).await;
+            let keys: Vec<RouteKey> = strays
+                .iter()
+                .filter_map(|item| match item {
+                    Observed::KernelRoute(key, _) => Some(key.clone()),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(strays.len(), 5, "{strays:?}");
+            // Twice, since the kernel has two under one key.
+            assert_eq!(
+                keys.iter().filter(|k| **k == key("10.7.0.3/32", 0)).count(),
+                2
+            );
+            assert!(strays.contains(&Observed::KernelRoute(key("10.7.0.1/32", 0), None)));
+            calc.must_apply(keys.into_iter().map(|key| Op::KernelRoute(key, None)))
+                .await;
+            assert_eq!(read_routes(&mut calc).await, []);
+        },
+    );
+}
+
+#[test]
+fn what_the_kernel_says_reaches_calc_for_the_right_step() {
+    test(
+        "kinds::what_the_kernel_says_reaches_calc_for_the_right_step",
+        || async {
+            let (_helper, mut calc) = world().await;
+            let good = |number: u32| {
+                let text = format!("10.1.{}.{}/32", number / 256, number % 256);
+                let kind = RouteKind::Unicast(hop("cali1", None, false));
+                set((key(&text, 0), route(kind, Protocol::Device)))
+            };
+            // Not on any connected network, and not onlink.
+            let bad = |text: &str, via: &str| {
+                let kind = RouteKind::Unicast(hop("eth0", Some(via), false));
+                set((key(text, 0), route(kind, Protocol::Safe)))
+            };
+            let cali1 = good(0);
+            let ops = (0..1500).map(|number| match number {
+                700 => bad("10.2.0.0/24", "203.0.113.1"),
+                1100 => bad("fd00:2::/64", "fd00:99::1"),
+                _ => {
+                    let Op::KernelRoute(_, value) = cali1.clone() else {
+                        return cali1.clone();
+                    };
+                    let text = format!("10.1.{}.{}/32", number / 256, number % 256);
+                    Op::KernelRoute(key(&text, 0), value)
+                }
+            });
+            let failed = calc.apply(ops).await;
+            // ENETUNREACH and EHOSTUNREACH.
+            let errnos: Vec<_> = failed
+                .iter()
+                .map(|(at, error)| match error {
+                    OpError::Kernel { errno, .. } => (*at, *errno),
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            assert_eq!(errnos, [(700, 101), (1100, 113)]);
+            assert!(
+                failed[0].1.to_string().contains("10.2.0.0/24"),
+                "{failed:?}"
+            );
+            assert_eq!(read_routes(&mut calc).await.len(), 1498);
+        },
+    );
+}
+
+fn device(tunnel: Tunnel) -> TunnelDevice {
+    let (local, own) = match tunnel {
+        Tunnel::VxlanV4 => ("192.0.2.1", "10.1.0.0"),
+        Tunnel::VxlanV6 => ("2001:db8::1", "fd00:1::"),
+    };
+    TunnelDevice {
+        vni: 4096,
+        port: 4789,
+        local: address(local),
+        parent: link("eth0"),
+        mac: Mac([0x66, 1, 2, 3, 4, 5]),
+        mtu: 1400,
+        address: address(own),
+    }
+}
+
+async fn read_tunnels(calc: &mut Calc) -> Vec<Observed> {
+    let mut items = calc.read().await;
+    items.retain(|item| matches!(item, Observed::TunnelDevice(..)));
+    items
+}
+
+#[test]
+fn tunnel_devices_become_and_stay_as_asked_for() {
+    test(
+        "kinds::tunnel_devices_become_and_stay_as_asked_for",
+        || async {
+            let (_helper, mut calc) = world().await;
+            for (tunnel, name) in [
+                (Tunnel::VxlanV4, "vxlan.calico"),
+                (Tunnel::VxlanV6, "vxlan-v6.calico"),
+            ] {
+                let set = |device: &TunnelDevice| Op::TunnelDevice(tunnel, Some(device.clone()));
+                let mut wanted = device(tunnel);
+                calc.must_apply([set(&wanted)]).await;
+                let index = link(name).index;
+                let is =
+                    |device: &TunnelDevice| Observed::TunnelDevice(tunnel, Some(device.clone()));
+                assert_eq!(read_tunnels(&mut calc).await, [is(&wanted)]);
+
+                // In place.
+                wanted.mac = Mac([0x66, 9, 9, 9, 9, 9]);
+                wanted.mtu = 1390;
+                wanted.address = address(match tunnel {
+                    Tunnel::VxlanV4 => "10.1.0.64",
+                    Tunnel::VxlanV6 => "fd00:1::64",
+                });
+                shell(&format!("ip link set {name} down"));
+                assert_eq!(
+                    read_tunnels(&mut calc).await,
+                    [Observed::TunnelDevice(tunnel, None)]
+                );
+                calc.must_apply([set(&wanted)]).await;
+                assert_eq!(read_tunnels(&mut calc).await, [is(&wanted)]);
+                assert_eq!(link(name).index, index);
+
+                // Made again.
+                wanted.vni = 7;
+                calc.must_apply([set(&wanted)]).await;
+                assert_eq!(read_tunnels(&mut calc).await, [is(&wanted)]);
+                assert_ne!(link(name).index, index);
+
+                // What another program did to it.
+                shell(&format!("ip addr add 10.99.0.1/24 dev {name}"));
+                assert_eq!(
+                    read_tunnels(&mut calc).await,
+                    [Observed::TunnelDevice(tunnel, None)]
+                );
+                calc.must_apply([set(&wanted)]).await;
+                assert_eq!(read_tunnels(&mut calc).await, [is(&wanted)]);
+                shell(&format!(
+                    "ip link del {name} && ip link add {name} type vxlan external dstport 4799"
+                ));
+                assert_eq!(
+                    read_tunnels(&mut calc).await,
+                    [Observed::TunnelDevice(tunnel, None)]
+                );
+                calc.must_apply([set(&wanted)]).await;
+                assert_eq!(read_tunnels(&mut calc).await, [is(&wanted)]);
+
+                // As large as the parent cannot carry: the rest is done nonetheless.
+                let large = TunnelDevice {
+                    mtu: 9000,
+                    vni: 8,
+                    ..wanted.clone()
+                };
+                let failed = calc.apply([set(&large)]).await;
+                assert!(
+                    matches!(failed.as_slice(), [(0, OpError::Kernel { errno: 22, .. })]),
+                    "{failed:?}"
+                );
+                assert!(shell(&format!("ip -o link show {name}")).contains("UP"));
+
+                calc.must_apply([
+                    Op::TunnelDevice(tunnel, None),
+                    Op::TunnelDevice(tunnel, None),
+                ])
+                .await;
+                assert_eq!(read_tunnels(&mut calc).await, []);
+            }
+        },
+    );
+}
+
+#[test]
+fn an_interface_of_another_kind_with_the_tunnels_name_stays() {
+    test(
+        "kinds::an_interface_of_another_kind_with_the_tunnels_name_stays",
+        || async {
+            let (_helper, mut calc) = world().await;
+            shell("ip link add vxlan.calico type veth peer name peer0");
+            let index = link("vxlan.calico").index;
+            for op in [
+                Op::TunnelDevice(Tunnel::VxlanV4, Some(device(Tunnel::VxlanV4))),
+                Op::TunnelDevice(Tunnel::VxlanV4, None),
+            ] {
+                let failed = calc.apply([op]).await;
+                assert!(
+                    matches!(failed.as_slice(), [(0, OpError::Denied(_))]),
+                    "{failed:?}"
+                );
+            }
+            assert_eq!(read_tunnels(&mut calc).await, []);
+            assert_eq!(link("vxlan.calico").index, index);
+        },
+    );
+}
+
+#[test]
+fn neighbours_and_forwarding_entries_read_back_as_they_were_set() {
+    test(
+        "kinds::neighbours_and_forwarding_entries_read_back_as_they_were_set",
+        || async {
+            let (_helper, mut calc) = world().await;
+            calc.must_apply(
+                [Tunnel::VxlanV4, Tunnel::VxlanV6]
+                    .map(|tunnel| Op::TunnelDevice(tunnel, Some(device(tunnel)))),
+            )
+            .await;
+            calc.hello().await;
+            let mac = |last| Mac([0x66, 0, 0, 0, 0, last]);
+            let neighbour = |name: &str, text: &str| NeighbourKey {
+                link: link(name),
+                address: address(text),
+            };
+            let neighbours = [
+                neighbour("cali1", "10.1.0.9"),
+                neighbour("cali1", "fd00:1::9"),
+                neighbour("vxlan.calico", "10.1.1.0"),
+                neighbour("vxlan-v6.calico", "fd00:1:1::"),
+            ];
+            let fdb = [
+                ("vxlan.calico", "192.0.2.9"),
+                ("vxlan-v6.calico", "2001:db8::9"),
+            ]
+            .map(|(name, to)| {
+                let key = FdbKey {
+                    link: link(name),
+                    mac: mac(9),
+                };
+                (key, address(to))
+            });
+            // What the kernel learns, and what is elsewhere.
+            shell(
+                "ip neigh add 10.1.0.10 lladdr 02:00:00:00:00:10 nud reachable dev cali1
+             ip neigh add 192.0.2.10 lladdr 02:00:00:00:00:10 nud permanent dev eth0
+             bridge fdb add 02:00:00:00:00:11 dev vxlan.calico dst 192.0.2.11 dynamic",
+            );
+            for last in [1, 2] {
+                let ops = neighbours
+                    .iter()
+                    .map(|key| Op::Neighbour(key.clone(), Some(mac(last))));
+                let ops = ops.chain(fdb.iter().map(|(key, to)| Op::Fdb(key.clone(), Some(*to))));
+                calc.must_apply(ops.collect::<Vec<_>>()).await;
+                let mut found = calc.read().await;
+                found.retain(|item| matches!(item, Observed::Neighbour(..) | Observed::Fdb(..)));
+                let wanted = neighbours
+                    .iter()
+                    .map(|key| Observed::Neighbour(key.clone(), mac(last)));
+                let wanted = wanted.chain(
+                    fdb.iter()
+                        .map(|(key, to)| Observed::Fdb(key.clone(), Some(*to))),
+                );
+                assert_eq!(sorted(found), sorted(wanted.collect()));
+            }
+            // Somewhere else.
+            let (key, _) = &fdb[0];
+            calc.must_apply([Op::Fdb(key.clone(), Some(address("192.0.2.8")))])
+                .await;
+            let moved = Observed::Fdb(key.clone(), Some(address("192.0.2.8")));
+            assert!(calc.read().await.contains(&moved));
+            // Cleared, and again.
+            for _ in 0..2 {
+                let ops = neighbours
+                    .iter()
+                    .map(|key| Op::Neighbour(key.clone(), None));
+                let ops = ops.chain(fdb.iter().map(|(key, _)| Op::Fdb(key.clone(), None)));
+                calc.must_apply(ops.collect::<Vec<_>>()).await;
+            }
+            let left = calc.read().await;
+            assert!(
+                !left
+                    .iter()
+                    .any(|item| matches!(item, Observed::Neighbour(..) | Observed::Fdb(..))),
+                "{left:?}"
+            );
+            assert!(shell("ip neigh show dev eth0").contains("192.0.2.10"));
+        },
+    );
+}
+
+#[test]
+fn link_settings_read_back_and_touch_nothing_of_the_hosts() {
+    test(
+        "kinds::link_settings_read_back_and_touch_nothing_of_the_hosts",
+        || async {
+            let (_helper, mut calc) = world().await;
+            calc.must_apply([Op::TunnelDevice(
+                Tunnel::VxlanV4,
+                Some(device(Tunnel::VxlanV4)),
+            )])
+            .await;
+            let all = "grep -rH . /proc/sys/net/ipv4/conf/all /proc/sys/net/ipv4/conf/default \
+                   /proc/sys/net/ipv6/conf/all /proc/sys/net/ipv6/conf/default \
+                   /proc/sys/net/ipv4/conf/other0 /proc/sys/net/ipv4/ip_forward 2>/dev/null; true";
+            shell("echo 1 > /proc/sys/net/ipv4/conf/eth0/rp_filter");
+            let before = shell(all);
+            let settings = [
+                ("cali1", LinkProfile::Workload),
+                ("vxlan.calico", LinkProfile::Tunnel),
+                ("eth0", LinkProfile::Uplink),
+            ];
+            for (name, profile) in settings {
+                let found = Observed::LinkSettings(link(name), profile);
+                assert!(!calc.read().await.contains(&found), "{found:?}");
+                calc.must_apply([Op::LinkSettings(link(name), Some(profile))])
+                    .await;
+                assert!(calc.read().await.contains(&found), "{found:?}");
+            }
+            assert_eq!(shell(all), before);
+            for (path, value) in [
+                ("ipv4/conf/cali1/proxy_arp", "1"),
+                ("ipv4/conf/cali1/rp_filter", "1"),
+                ("ipv4/neigh/cali1/proxy_delay", "0"),
+                ("ipv6/conf/cali1/proxy_ndp", "1"),
+                ("ipv4/conf/vxlan.calico/rp_filter", "2"),
+                ("ipv4/conf/eth0/rp_filter", "1"),
+                ("ipv6/conf/eth0/accept_ra", "2"),
+            ] {
+                assert_eq!(
+                    shell(&format!("cat /proc/sys/net/{path}")).trim(),
+                    value,
+                    "{path}"
+                );
+            }
+            shell("echo 0 > /proc/sys/net/ipv4/conf/cali1/proxy_arp");
+            let found = Observed::LinkSettings(link("cali1"), LinkProfile::Workload);
+            assert!(!calc.read().await.contains(&found));
+
+            // A name that has come to mean another interface.
+            let stale = link("cali1");
+            shell("ip link del cali1; ip link add cali1 type veth peer name pod1");
+            let failed = calc
+                .apply([Op::LinkSettings(stale.clone(), Some(LinkProfile::Workload))])
+                .await;
+            assert_eq!(failed, [(0, OpError::StaleLink(stale))]);
+        },
+    );
+}
