@@ -247,9 +247,11 @@ fn a_workloads_stray_routes_are_reported_and_can_be_cleared() {
             let strays = read_routes(&mut calc).await;
             let keys: Vec<RouteKey> = strays
                 .iter()
-                .filter_map(|item| match item {
-                    Observed::KernelRoute(key, _) => Some(key.clone()),
-                    _ => None,
+                .filter_map(|item| {
+                    let Observed::KernelRoute(key, _) = item else {
+                        return None;
+                    };
+                    Some(key.clone())
                 })
                 .collect();
             assert_eq!(strays.len(), 5, "{strays:?}");
@@ -298,9 +300,11 @@ fn what_the_kernel_says_reaches_calc_for_the_right_step() {
             // ENETUNREACH and EHOSTUNREACH.
             let errnos: Vec<_> = failed
                 .iter()
-                .map(|(at, error)| match error {
-                    OpError::Kernel { errno, .. } => (*at, *errno),
-                    other => panic!("{other:?}"),
+                .map(|(at, error)| {
+                    let OpError::Kernel { errno, .. } = error else {
+                        panic!("{error:?}")
+                    };
+                    (*at, *errno)
                 })
                 .collect();
             assert_eq!(errnos, [(700, 101), (1100, 113)]);
@@ -537,8 +541,10 @@ fn link_settings_read_back_and_touch_nothing_of_the_hosts() {
             .await;
             let all = "grep -rH . /proc/sys/net/ipv4/conf/all /proc/sys/net/ipv4/conf/default \
                    /proc/sys/net/ipv6/conf/all /proc/sys/net/ipv6/conf/default \
-                   /proc/sys/net/ipv4/conf/other0 /proc/sys/net/ipv4/ip_forward 2>/dev/null; true";
-            shell("echo 1 > /proc/sys/net/ipv4/conf/eth0/rp_filter");
+                   /proc/sys/net/ipv4/conf/other0 /proc/sys/net/ipv4/ip_forward 2>/dev/null || true";
+            shell(
+                "for dev in eth0 vxlan.calico; do echo 1 > /proc/sys/net/ipv4/conf/$dev/rp_filter; done",
+            );
             let before = shell(all);
             let settings = [
                 ("cali1", LinkProfile::Workload),
