@@ -142,21 +142,29 @@ fn attach(netns: &Netns, host: &str) {
     netns.run("ip route add default via fd00:30::fe");
 }
 
-/// Copies the programs to where any user can run them, and returns that directory.
+/// Mounts the programs where any user can run them, wherever the checkout is, and returns that
+/// directory.
 fn install() -> std::path::PathBuf {
     let built = built();
-    let bin = Path::new("/run/cairn-bin").to_owned();
-    fs::create_dir(&bin).unwrap();
     for program in [
         "cairn-calc",
         "cairn-privhelper",
         "cairn-supervisor",
         "cairnctl",
     ] {
-        let from = built.join(program);
-        fs::copy(&from, bin.join(program))
-            .unwrap_or_else(|error| panic!("{}: {error}; run 'make build' first", from.display()));
+        let path = built.join(program);
+        assert!(
+            path.exists(),
+            "{} is missing; run 'make build' first",
+            path.display()
+        );
     }
+    let bin = Path::new("/run/cairn-bin").to_owned();
+    fs::create_dir(&bin).unwrap();
+    run(std::process::Command::new("mount")
+        .arg("--bind")
+        .arg(built)
+        .arg(&bin));
     bin
 }
 

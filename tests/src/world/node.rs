@@ -137,6 +137,22 @@ impl Node {
         self.directory.join("log")
     }
 
+    /// Returns the path of one of Cairn's programs.
+    #[must_use]
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.bin.join(name)
+    }
+
+    /// Returns the command that starts Cairn.
+    #[must_use]
+    pub fn supervisor_command(&self) -> Command {
+        let mut command = self.netns.command(self.program("cairn-supervisor"));
+        command
+            .arg("--config")
+            .arg(self.directory.join("supervisor.toml"));
+        command
+    }
+
     /// Starts Cairn, as systemd would.
     ///
     /// # Panics
@@ -157,7 +173,7 @@ impl Node {
             .create(true)
             .open(self.log())
             .unwrap();
-        self.supervisor = Some(command.stderr(log).spawn().unwrap());
+        self.supervisor = Some(self.supervisor_command().stderr(log).spawn().unwrap());
     }
 
     /// Stops Cairn, as systemd would, and checks that it ends well.
@@ -218,7 +234,7 @@ impl Node {
     /// Returns a command that runs `cairnctl` for this node.
     #[must_use]
     pub fn cairnctl(&self, arguments: &str) -> Command {
-        let mut command = self.netns.command(self.bin.join("cairnctl"));
+        let mut command = self.netns.command(self.program("cairnctl"));
         command.arg("--runtime-dir").arg(self.directory.join("run"));
         command.args(arguments.split_whitespace());
         command
