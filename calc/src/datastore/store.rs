@@ -3,6 +3,8 @@
 //! Holds that a document which cannot be read deletes nothing: what it may have been stays in
 //! force until it can be read or its file is gone. No I/O and no clock.
 
+mod contents;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -10,12 +12,12 @@ use std::{
 
 use sha1::{Digest, Sha1};
 
+use self::contents::{Broken, File, Note, Object};
 use super::{
     Update,
-    convert::{Flaw, Value, convert},
-    document::{Document, Kind, ObjectKey, documents},
+    convert::Value,
+    document::{Kind, ObjectKey},
     settings::{Effective, Settings},
-    tree::Fault,
     view::View,
 };
 
@@ -34,43 +36,10 @@ pub struct Store {
     told: Option<(View, bool, Vec<String>)>,
 }
 
-/// A file's content, read once.
-#[derive(Debug, Default)]
-struct File {
-    /// None for a file that could not be read.
-    digest: Option<[u8; 20]>,
-    objects: BTreeMap<ObjectKey, Arc<Object>>,
-    broken: Vec<Broken>,
-    /// What is wrong but costs no object.
-    notes: Vec<Note>,
-}
-
-#[derive(Debug)]
-struct Object {
-    line: u64,
-    /// None if it counts as absent.
-    value: Option<Value>,
-}
-
 #[derive(Clone, Debug)]
 struct Held {
     file: String,
     object: Arc<Object>,
-}
-
-#[derive(Debug)]
-struct Broken {
-    /// None if not even that could be read.
-    key: Option<ObjectKey>,
-    line: u64,
-    text: String,
-}
-
-/// A line of a report.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Note {
-    line: u64,
-    text: String,
 }
 
 impl Store {
@@ -293,86 +262,6 @@ impl Store {
             }
         }
         view
-    }
-}
-
-impl File {
-    fn read(bytes: &[u8]) -> Self {
-        let mut file = Self::default();
-        for document in documents(bytes) {
-            match document {
-                Document::Broken(fault) => file.broken.push(Broken::new(None, &fault)),
-                Document::Foreign(fault) => file.notes.push(Note {
-                    line: fault.line,
-                    text: with_field(&fault.field, &fault.reason),
-                }),
-                Document::Object(key, tree) => {
-                    let mut flaws = Vec::new();
-                    match convert(&key, &tree, &mut flaws) {
-                        Err(fault) => file.broken.push(Broken::new(Some(key), &fault)),
-                        Ok(value) => {
-                            let absent = value.is_none();
-                            for Flaw { field, rule } in flaws {
-                                let text = with_field(&field, &rule.to_string());
-                                let fate = if absent {
-                                    "; the object counts as absent"
-                                } else {
-                                    ""
-                                };
-                                file.notes.push(Note {
-                                    line: tree.line_of(&field),
-                                    text: format!("{key}: {text}{fate}"),
-                                });
-                            }
-                            file.add(
-                                key,
-                                Object {
-                                    line: tree.line(),
-                                    value,
-                                },
-                            );
-                        }
-                    }
-                }
-            }
-        }
-        file
-    }
-
-    fn add(&mut self, key: ObjectKey, object: Object) {
-        if let Some(first) = self.objects.get(&key) {
-            let text = format!(
-                "{key}: is already defined in line {}, which holds; remove one",
-                first.line
-            );
-            let line = object.line;
-            self.notes.push(Note { line, text });
-        } else {
-            self.objects.insert(key, Arc::new(object));
-        }
-    }
-}
-
-impl Broken {
-    fn new(key: Option<ObjectKey>, fault: &Fault) -> Self {
-        let text = with_field(&fault.field, &fault.reason);
-        let text = match &key {
-            Some(key) => format!("{key}: {text}"),
-            None => text,
-        };
-        Self {
-            key,
-            line: fault.line,
-            text,
-        }
-    }
-}
-
-fn with_field(field: &str, reason: &str) -> String {
-    if field.is_empty() {
-        reason.to_owned()
-    } else {
-        format!("{field}: {reason}")
     }
 }
 
