@@ -169,6 +169,7 @@ async fn half_a_file_is_never_seen() {
 
     let mut file = File::create(followed.path("a.yaml")).unwrap();
     file.write_all(pool("a", "10.1.0.0/20").as_bytes()).unwrap();
+    fs::set_permissions(followed.path("a.yaml"), PermissionsExt::from_mode(0o600)).unwrap();
     // Another file is read meanwhile, and then even all of them.
     followed.write("z.yaml", &pool("z", "10.9.0.0/20"));
     followed
