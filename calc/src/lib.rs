@@ -3,5 +3,10 @@
 mod calculator;
 pub mod datastore;
 pub mod event;
+mod index;
+mod kind;
+mod prefix;
+mod resolver;
+pub mod route;
 
 pub use self::calculator::Calculator;
