@@ -1,6 +1,7 @@
 //! The unprivileged side: decides what the kernel should hold.
 
 mod calculator;
+mod conflict;
 pub mod datastore;
 pub mod event;
 mod index;

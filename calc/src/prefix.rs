@@ -53,6 +53,15 @@ impl Family {
     }
 }
 
+impl From<Tunnel> for Family {
+    fn from(tunnel: Tunnel) -> Self {
+        match tunnel {
+            Tunnel::VxlanV4 => Self::V4,
+            Tunnel::VxlanV6 => Self::V6,
+        }
+    }
+}
+
 /// Returns the address of a single-address prefix.
 pub(crate) fn single(net: &IpNet) -> Option<IpAddr> {
     (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())

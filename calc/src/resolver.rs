@@ -171,6 +171,13 @@ impl Resolver {
         self.records.insert(cidr, record);
     }
 
+    /// The routes of a prefix and of those in it, in order.
+    pub(crate) fn routes_in(&self, cidr: IpNet) -> impl Iterator<Item = (&IpNet, &Route)> {
+        self.records
+            .subtree(cidr)
+            .filter_map(|(cidr, record)| Some((cidr, record.route.as_ref()?)))
+    }
+
     /// All routes, in order.
     pub(crate) fn routes(&self) -> impl Iterator<Item = (&IpNet, &Route)> {
         self.records

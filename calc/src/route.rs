@@ -100,6 +100,7 @@ pub struct Tunnels {
 
 /// A route of the graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Route {
     /// What is there.
     pub types: Types,

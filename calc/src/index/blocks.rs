@@ -16,7 +16,7 @@ use crate::{
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
-    blocks: PrefixMap<Owners>,
+    by_cidr: PrefixMap<Owners>,
 }
 
 /// What a block says.
@@ -31,7 +31,7 @@ struct Owners {
 impl Blocks {
     /// Returns whether the block is known to be so.
     pub(super) fn holds(&self, cidr: &IpNet, block: Option<&Block>) -> bool {
-        match (self.blocks.get(cidr), block) {
+        match (self.by_cidr.get(cidr), block) {
             (None, None) => true,
             (Some(known), Some(block)) => {
                 known.block.as_deref() == block.owner.as_deref()
@@ -54,22 +54,22 @@ impl Blocks {
                         .map(|(ordinal, node)| (ordinal, names.get(node)))
                         .collect(),
                 };
-                self.blocks.insert(cidr, owners);
+                self.by_cidr.insert(cidr, owners);
             }
             None => {
-                self.blocks.remove(&cidr);
+                self.by_cidr.remove(&cidr);
             }
         }
     }
 
     /// All blocks, by CIDR.
     pub(crate) fn cidrs(&self) -> impl Iterator<Item = &IpNet> {
-        self.blocks.iter().map(|(cidr, _)| cidr)
+        self.by_cidr.iter().map(|(cidr, _)| cidr)
     }
 
     /// The addresses in the block that have an owner of their own.
     pub(crate) fn addresses(&self, cidr: &IpNet) -> impl Iterator<Item = IpNet> {
-        let ordinals = self.blocks.get(cidr).map(|owners| &owners.others);
+        let ordinals = self.by_cidr.get(cidr).map(|owners| &owners.others);
         let cidr = *cidr;
         ordinals
             .into_iter()
@@ -80,7 +80,7 @@ impl Blocks {
     /// Returns who owns exactly this prefix: the owner of the block, or the user of an address in
     /// the block of another (L5).
     pub(crate) fn owner(&self, cidr: &IpNet) -> Option<&NodeName> {
-        let exact = self.blocks.get(cidr);
+        let exact = self.by_cidr.get(cidr);
         if let Some(owner) = exact.and_then(|owners| owners.block.as_ref()) {
             return Some(owner);
         }
@@ -88,7 +88,7 @@ impl Blocks {
         exact
             .and_then(|owners| owners.user(cidr, address))
             .or_else(|| {
-                let mut around = self.blocks.covering(*cidr);
+                let mut around = self.by_cidr.covering(*cidr);
                 around.find_map(|(block, owners)| owners.user(block, address))
             })
     }

@@ -16,7 +16,7 @@ use crate::prefix::is_global_unicast;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    links: BTreeMap<u32, LinkState>,
+    by_index: BTreeMap<u32, LinkState>,
     names: BTreeSet<(IfName, u32)>,
     addresses: BTreeSet<(IpAddr, u32)>,
     tunnels: BTreeSet<(Tunnel, u32)>,
@@ -26,8 +26,8 @@ impl Links {
     /// Returns whether that is so already.
     pub(super) fn holds(&self, event: &LinkEvent) -> bool {
         match event {
-            LinkEvent::Set(state) => self.links.get(&state.link.index) == Some(state),
-            LinkEvent::Gone(link) => !self.links.contains_key(&link.index),
+            LinkEvent::Set(state) => self.by_index.get(&state.link.index) == Some(state),
+            LinkEvent::Gone(link) => !self.by_index.contains_key(&link.index),
         }
     }
 
@@ -35,7 +35,7 @@ impl Links {
     pub(crate) fn replacements(&self, states: Vec<LinkState>) -> Vec<LinkEvent> {
         let present: BTreeSet<u32> = states.iter().map(|state| state.link.index).collect();
         let gone = self
-            .links
+            .by_index
             .values()
             .filter(|state| !present.contains(&state.link.index));
         gone.map(|state| LinkEvent::Gone(state.link.clone()))
@@ -46,7 +46,7 @@ impl Links {
     /// Takes over a change. An interface is gone by its index: its last name may be an old one.
     pub(super) fn set(&mut self, event: LinkEvent) {
         let index = index_of(&event);
-        if let Some(former) = self.links.remove(&index) {
+        if let Some(former) = self.by_index.remove(&index) {
             for address in &former.addresses {
                 self.addresses.remove(&(address.addr(), index));
             }
@@ -63,8 +63,13 @@ impl Links {
                 self.tunnels.insert((tunnel, index));
             }
             self.names.insert((state.link.name.clone(), index));
-            self.links.insert(index, state);
+            self.by_index.insert(index, state);
         }
+    }
+
+    /// Returns the interface with the index.
+    pub(crate) fn get(&self, index: u32) -> Option<&LinkState> {
+        self.by_index.get(&index)
     }
 
     /// The interface before a change, as it is here, and after it.
@@ -76,20 +81,22 @@ impl Links {
             LinkEvent::Set(state) => Some(state),
             LinkEvent::Gone(_) => None,
         };
-        self.links.get(&index_of(change)).into_iter().chain(after)
+        self.by_index
+            .get(&index_of(change))
+            .into_iter()
+            .chain(after)
     }
 
-    /// All interfaces, by index.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &LinkState> {
-        self.links.values()
+    /// All interfaces of that name.
+    pub(crate) fn all_named(&self, name: &IfName) -> impl Iterator<Item = &LinkState> {
+        self.names
+            .range((name.clone(), 0)..=(name.clone(), u32::MAX))
+            .filter_map(|(_, index)| self.by_index.get(index))
     }
 
     /// Returns the interface of that name.
     pub(crate) fn named(&self, name: &IfName) -> Option<&LinkState> {
-        let same = self
-            .names
-            .range((name.clone(), 0)..=(name.clone(), u32::MAX));
-        self.best(same.map(|(_, index)| *index))
+        best(self.all_named(name))
     }
 
     /// Returns the interface of that name if it is up.
@@ -100,14 +107,14 @@ impl Links {
     /// Returns the tunnel device.
     pub(crate) fn tunnel(&self, tunnel: Tunnel) -> Option<&LinkState> {
         let same = self.tunnels.range((tunnel, 0)..=(tunnel, u32::MAX));
-        self.best(same.map(|(_, index)| *index))
+        best(same.filter_map(|(_, index)| self.by_index.get(index)))
     }
 
     /// Returns the interface that has the address and is neither a workload's nor a tunnel.
     pub(super) fn uplink_with(&self, address: IpAddr) -> Option<&LinkState> {
         self.addresses
             .range((address, 0)..=(address, u32::MAX))
-            .filter_map(|(_, index)| self.links.get(index))
+            .filter_map(|(_, index)| self.by_index.get(index))
             .filter(|state| matches!(state.role, LinkRole::Uplink | LinkRole::Other))
             .min_by_key(|state| (state.role != LinkRole::Uplink, !state.up, state.link.index))
     }
@@ -131,12 +138,10 @@ impl Links {
             .filter(move |address| last.replace(*address) != Some(*address))
             .filter(|address| is_global_unicast(*address))
     }
+}
 
-    fn best(&self, indexes: impl Iterator<Item = u32>) -> Option<&LinkState> {
-        indexes
-            .filter_map(|index| self.links.get(&index))
-            .min_by_key(|state| (!state.up, Reverse(state.link.index)))
-    }
+fn best<'a>(states: impl Iterator<Item = &'a LinkState>) -> Option<&'a LinkState> {
+    states.min_by_key(|state| (!state.up, Reverse(state.link.index)))
 }
 
 fn index_of(event: &LinkEvent) -> u32 {

@@ -18,7 +18,7 @@ use crate::{
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
-    nodes: BTreeMap<NodeName, Node>,
+    by_name: BTreeMap<NodeName, Node>,
     /// Every address of a node as a host.
     hosts: BTreeSet<(IpAddr, NodeName)>,
     /// Every end of a tunnel.
@@ -48,11 +48,11 @@ pub(crate) struct Vtep {
 
 impl Nodes {
     pub(crate) fn get(&self, name: &str) -> Option<&Node> {
-        self.nodes.get(name)
+        self.by_name.get(name)
     }
 
     pub(super) fn set(&mut self, name: &NodeName, node: Option<Node>) {
-        if let Some(node) = self.nodes.remove(name) {
+        if let Some(node) = self.by_name.remove(name) {
             for address in node.hosts() {
                 self.hosts.remove(&(address, NodeName::clone(name)));
             }
@@ -73,13 +73,13 @@ impl Nodes {
             for (family, vtep) in node.vteps(name) {
                 self.macs.insert((family, vtep.mac, NodeName::clone(name)));
             }
-            self.nodes.insert(NodeName::clone(name), node);
+            self.by_name.insert(NodeName::clone(name), node);
         }
     }
 
     /// All nodes, by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&NodeName, &Node)> {
-        self.nodes.iter()
+        self.by_name.iter()
     }
 
     /// Returns the first node, by name, that has the address as a host.

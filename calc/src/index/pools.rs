@@ -13,24 +13,24 @@ use crate::{
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
-    pools: BTreeMap<IpNet, Pool>,
+    by_cidr: BTreeMap<IpNet, Pool>,
 }
 
 impl Pools {
     pub(crate) fn get(&self, cidr: &IpNet) -> Option<&Pool> {
-        self.pools.get(cidr)
+        self.by_cidr.get(cidr)
     }
 
     pub(super) fn set(&mut self, cidr: IpNet, pool: Option<Pool>) {
         match pool {
-            Some(pool) => self.pools.insert(cidr, pool),
-            None => self.pools.remove(&cidr),
+            Some(pool) => self.by_cidr.insert(cidr, pool),
+            None => self.by_cidr.remove(&cidr),
         };
     }
 
     /// Returns whether a pool of the family uses VXLAN.
     pub(crate) fn use_vxlan(&self, family: Family) -> bool {
-        self.pools
+        self.by_cidr
             .iter()
             .any(|(cidr, pool)| Family::of_net(cidr) == family && pool.kind() == PoolKind::Vxlan)
     }

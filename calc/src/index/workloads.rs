@@ -15,7 +15,7 @@ use crate::event::{Workload, WorkloadKey};
 pub(crate) struct Workloads {
     /// This node.
     node: String,
-    workloads: BTreeMap<Arc<WorkloadKey>, Workload>,
+    by_key: BTreeMap<Arc<WorkloadKey>, Workload>,
     /// The endpoints with each prefix, ascending.
     by_net: BTreeMap<IpNet, Vec<Arc<WorkloadKey>>>,
     /// The endpoints of this node that name each interface.
@@ -26,14 +26,14 @@ impl Workloads {
     pub(super) fn new(node: String) -> Self {
         Self {
             node,
-            workloads: BTreeMap::new(),
+            by_key: BTreeMap::new(),
             by_net: BTreeMap::new(),
             by_interface: BTreeMap::new(),
         }
     }
 
     pub(crate) fn get(&self, key: &WorkloadKey) -> Option<&Workload> {
-        self.workloads.get(key)
+        self.by_key.get(key)
     }
 
     /// Returns whether the endpoint is on this node.
@@ -43,7 +43,7 @@ impl Workloads {
 
     pub(super) fn set(&mut self, key: WorkloadKey, workload: Option<Workload>) {
         let local = self.is_local(&key);
-        if let Some(former) = self.workloads.remove(&key) {
+        if let Some(former) = self.by_key.remove(&key) {
             for net in &former.nets {
                 if let Some(keys) = self.by_net.get_mut(net) {
                     keys.retain(|other| **other != key);
@@ -76,19 +76,22 @@ impl Workloads {
                 .or_default()
                 .insert(Arc::clone(&key));
         }
-        self.workloads.insert(key, workload);
+        self.by_key.insert(key, workload);
     }
 
     /// The endpoints, of any node, with exactly this prefix, ascending.
-    pub(crate) fn with_net(&self, net: &IpNet) -> impl Iterator<Item = (&WorkloadKey, &Workload)> {
+    pub(crate) fn with_net<'a>(
+        &'a self,
+        net: &IpNet,
+    ) -> impl Iterator<Item = (&'a WorkloadKey, &'a Workload)> + use<'a> {
         self.resolve(self.by_net.get(net).into_iter().flatten())
     }
 
     /// The endpoints of this node with exactly this prefix, ascending.
-    pub(crate) fn local_with_net(
-        &self,
+    pub(crate) fn local_with_net<'a>(
+        &'a self,
         net: &IpNet,
-    ) -> impl Iterator<Item = (&WorkloadKey, &Workload)> {
+    ) -> impl Iterator<Item = (&'a WorkloadKey, &'a Workload)> + use<'a> {
         self.with_net(net).filter(|(key, _)| self.is_local(key))
     }
 
@@ -99,9 +102,7 @@ impl Workloads {
 
     /// All endpoints, of any node.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&WorkloadKey, &Workload)> {
-        self.workloads
-            .iter()
-            .map(|(key, workload)| (&**key, workload))
+        self.by_key.iter().map(|(key, workload)| (&**key, workload))
     }
 
     /// All endpoints of this node.
@@ -113,6 +114,6 @@ impl Workloads {
         &'a self,
         keys: impl Iterator<Item = &'a Arc<WorkloadKey>>,
     ) -> impl Iterator<Item = (&'a WorkloadKey, &'a Workload)> {
-        keys.filter_map(|key| Some((&**key, self.workloads.get(key)?)))
+        keys.filter_map(|key| Some((&**key, self.by_key.get(key)?)))
     }
 }

@@ -108,8 +108,11 @@ impl Kind for BpfRoutes {
             }
             Event::Services(services) => self.on_services(services, before),
             // These come as changed routes.
-            Event::Node(..) | Event::Pool(..) | Event::Block(..) | Event::Workload(..) => {}
-            Event::Links(_) => {}
+            Event::Node(..)
+            | Event::Pool(..)
+            | Event::Block(..)
+            | Event::Workload(..)
+            | Event::Links(_) => {}
         }
     }
 

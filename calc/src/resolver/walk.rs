@@ -139,10 +139,8 @@ struct State {
     block: Option<NodeName>,
     block_types: Types,
     borrowed: bool,
+    /// All but blocks.
     types: Types,
-    is_host: bool,
-    is_tunnel: bool,
-    local_workload: bool,
     tunnels: Tunnels,
 }
 
@@ -170,7 +168,6 @@ impl State {
             return;
         };
         if let Some(host) = &holders.host {
-            self.is_host = true;
             self.types = self.types.with(if **host == *own {
                 Types::LOCAL_HOST
             } else {
@@ -189,9 +186,7 @@ impl State {
                 (true, false) => Types::LOCAL_TUNNEL,
                 (false, false) => Types::REMOTE_TUNNEL,
             });
-            self.local_workload |= user.workload && *user.node == *own;
             if !user.workload {
-                self.is_tunnel = true;
                 self.tunnels = user.tunnels;
             }
             self.node = Some(NodeName::clone(&user.node));
@@ -217,7 +212,10 @@ impl State {
         let node_ip = self.node.as_deref().and_then(main).map(|net| net.addr());
         let in_own_subnet =
             |address: &IpAddr| main(&index.name).is_some_and(|own| own.contains(address));
-        let block_counts = !self.is_host && (!self.is_tunnel || record.block.is_some());
+        let any = |a, b| self.types.contains(a) || self.types.contains(b);
+        let is_host = any(Types::LOCAL_HOST, Types::REMOTE_HOST);
+        let is_tunnel = any(Types::LOCAL_TUNNEL, Types::REMOTE_TUNNEL);
+        let block_counts = !is_host && (!is_tunnel || record.block.is_some());
         Route {
             types: if block_counts {
                 self.types.with(self.block_types)
@@ -229,7 +227,7 @@ impl State {
             node_ip,
             same_subnet: self.cross_subnet && node_ip.as_ref().is_some_and(in_own_subnet),
             nat_outgoing: self.nat_outgoing,
-            local_workload: self.local_workload,
+            local_workload: self.types.contains(Types::LOCAL_WORKLOAD),
             borrowed: self.borrowed,
             tunnels: self.tunnels,
         }
