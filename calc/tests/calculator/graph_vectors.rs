@@ -2,13 +2,6 @@
 //! out. Where the reference, run step by step, differs from itself fed afresh, the vectors hold
 //! what the fresh one says, so these also show that nothing here depends on history.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on panics"
-)]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
