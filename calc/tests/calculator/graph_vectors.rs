@@ -113,7 +113,7 @@ fn complete(route: &Value) -> Value {
     full
 }
 
-fn event(recorded: &Value) -> Event {
+pub(crate) fn event(recorded: &Value) -> Event {
     match text(&recorded["type"]) {
         "node" => Event::Node(text(&recorded["name"]).to_owned(), Some(node(recorded))),
         "node_remove" => Event::Node(text(&recorded["name"]).to_owned(), None),
@@ -137,7 +137,11 @@ fn event(recorded: &Value) -> Event {
                 }
             }
             let workload = Workload {
-                interface: "cali0".parse().unwrap(),
+                interface: recorded["interface"]
+                    .as_str()
+                    .unwrap_or("cali0")
+                    .parse()
+                    .unwrap(),
                 nets,
                 mac: None,
                 skip_ingress_redirect: false,
@@ -220,6 +224,6 @@ fn subnet(value: &Value) -> Option<IpNet> {
         .or_else(|| Some(address(value)?.into()))
 }
 
-fn text(value: &Value) -> &str {
+pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }

@@ -9,5 +9,6 @@
 
 mod graph_vectors;
 mod order;
+mod scenarios;
 mod states;
 mod world;

@@ -135,7 +135,7 @@ fn states() -> Vec<State> {
         State {
             name: "no interface is known yet",
             world: with(cluster(TunnelMode::CrossSubnet), |world| {
-                world.links.clear()
+                world.links.clear();
             }),
         },
         State {

@@ -1,7 +1,7 @@
 //! All resources and interfaces that there are, the events that lead from one such world to
 //! another, and what ops amount to, as text.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write};
 
 use calc::{
     Calculator,
@@ -220,10 +220,10 @@ fn kernel_route(route: &KernelRoute) -> String {
         | RouteKind::Throw => panic!("not the calculator's: {route:?}"),
     };
     if let Some(source) = route.source {
-        text += &format!(" from {source}");
+        write!(text, " from {source}").unwrap();
     }
     if let Some(mtu) = route.mtu {
-        text += &format!(" mtu {mtu}");
+        write!(text, " mtu {mtu}").unwrap();
     }
     format!("{text}, {:?}", route.protocol).to_lowercase()
 }
