@@ -168,6 +168,46 @@ impl<V> PrefixMap<V> {
     }
 }
 
+/// Prefixes to look at later.
+#[derive(Debug, Default)]
+pub(crate) struct Marks(Vec<IpNet>);
+
+impl Marks {
+    pub(crate) fn insert(&mut self, net: IpNet) {
+        // Before it grows, see whether it must: some are marked over and over.
+        if self.0.len() == self.0.capacity() {
+            self.tidy();
+        }
+        self.0.push(net);
+    }
+
+    /// Returns all, each once and in order, and forgets them.
+    pub(crate) fn take(&mut self) -> Vec<IpNet> {
+        self.tidy();
+        std::mem::take(&mut self.0)
+    }
+
+    fn tidy(&mut self) {
+        // Mostly sorted already, which this makes use of.
+        self.0.sort();
+        self.0.dedup();
+    }
+}
+
+impl Extend<IpNet> for Marks {
+    fn extend<I: IntoIterator<Item = IpNet>>(&mut self, nets: I) {
+        for net in nets {
+            self.insert(net);
+        }
+    }
+}
+
+impl<'a> Extend<&'a IpNet> for Marks {
+    fn extend<I: IntoIterator<Item = &'a IpNet>>(&mut self, nets: I) {
+        self.extend(nets.into_iter().copied());
+    }
+}
+
 fn length(net: &IpNet) -> (Family, u8) {
     (Family::of_net(net), net.prefix_len())
 }

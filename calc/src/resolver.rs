@@ -17,7 +17,7 @@ use self::walk::{Path, Record};
 use crate::{
     event::{Block, Config, Event, Node, Workload, WorkloadKey},
     index::{Index, address, others},
-    prefix::{Family, PrefixMap},
+    prefix::{Family, Marks, PrefixMap},
     route::{NodeName, Route},
 };
 
@@ -28,9 +28,9 @@ pub(crate) struct Resolver {
     /// The routes to each node.
     by_node: BTreeMap<NodeName, BTreeSet<IpNet>>,
     /// The prefixes that a changed resource names.
-    touched: BTreeSet<IpNet>,
+    touched: Marks,
     /// The prefixes to compute again, with all in them.
-    dirty: BTreeSet<IpNet>,
+    dirty: Marks,
 }
 
 impl Resolver {
@@ -100,7 +100,7 @@ impl Resolver {
 
     /// Brings the routes up to date, and returns the prefixes of those that changed, in order.
     pub(crate) fn resolve(&mut self, index: &Index) -> Vec<IpNet> {
-        for cidr in mem::take(&mut self.touched) {
+        for cidr in self.touched.take() {
             if self.refresh(cidr, index) {
                 self.dirty.insert(cidr);
             }
@@ -109,7 +109,7 @@ impl Resolver {
         let mut vacant = Vec::new();
         let mut path = Path::default();
         let mut done: Option<IpNet> = None;
-        for root in mem::take(&mut self.dirty) {
+        for root in self.dirty.take() {
             if done.is_some_and(|done| done.contains(&root)) {
                 continue;
             }

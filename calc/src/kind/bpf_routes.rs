@@ -17,7 +17,7 @@ use super::{Kind, World};
 use crate::{
     event::{Config, Event, ServiceLoopPrevention, Services},
     index::Index,
-    prefix::{PrefixMap, subtree},
+    prefix::{Marks, PrefixMap, subtree},
 };
 
 /// See the [module](self).
@@ -25,7 +25,7 @@ use crate::{
 pub(super) struct BpfRoutes {
     settings: Settings,
     desired: PrefixMap<BpfRoute>,
-    dirty: BTreeSet<IpNet>,
+    dirty: Marks,
     all_dirty: bool,
 }
 
@@ -120,15 +120,17 @@ impl Kind for BpfRoutes {
         if std::mem::take(&mut self.all_dirty) {
             self.mark_all(world);
         }
-        let mut dirty = std::mem::take(&mut self.dirty);
-        dirty.extend(world.changed);
+        self.dirty.extend(world.changed);
+        let mut dirty = self.dirty.take();
         if !self.settings.all.is_empty() {
             let below: Vec<IpNet> = dirty
                 .iter()
                 .flat_map(|cidr| self.settings.all.range(subtree(*cidr)))
                 .copied()
                 .collect();
-            dirty.extend(below);
+            self.dirty.extend(dirty);
+            self.dirty.extend(below);
+            dirty = self.dirty.take();
         }
         // Wider prefixes come first: entries of narrower ones may follow from theirs.
         for cidr in dirty {

@@ -22,7 +22,7 @@ use crate::{
     conflict::{Candidate, Class, winner},
     event::Event,
     index::Index,
-    prefix::{Family, single},
+    prefix::{Family, Marks, single},
     route::{NodeName, PoolKind, Route, Types},
 };
 
@@ -32,7 +32,7 @@ pub(super) struct KernelRoutes {
     desired: BTreeMap<RouteKey, Shape>,
     /// What routes of each family share.
     ways: BTreeMap<Family, Ways>,
-    dirty: BTreeSet<IpNet>,
+    dirty: Marks,
     /// Nodes whose end of a tunnel has changed.
     nodes_dirty: BTreeSet<String>,
     ways_dirty: bool,
@@ -143,9 +143,8 @@ impl Kind for KernelRoutes {
         for node in mem::take(&mut self.nodes_dirty) {
             self.dirty.extend(world.routes.routes_to(&node));
         }
-        let mut dirty = mem::take(&mut self.dirty);
-        dirty.extend(world.changed);
-        for prefix in dirty {
+        self.dirty.extend(world.changed);
+        for prefix in self.dirty.take() {
             self.set(prefix, self.want(prefix, world), ops);
         }
     }
