@@ -136,11 +136,10 @@ impl Machine {
             Input::Alive(child) => self.record_mut(child).alive(now),
             Input::Exited(child) => {
                 self.record_mut(child).exited(now);
-                // A new helper knows no lease; a new calc asks for one itself.
-                self.resync = match child {
-                    Child::Helper => Some(now),
-                    Child::Calc => None,
-                };
+                if child == Child::Helper {
+                    // The next one knows no lease.
+                    self.resync = Some(now);
+                }
             }
             Input::Seen(child, incarnation) => {
                 if self.record_mut(child).seen(incarnation) {
@@ -205,6 +204,10 @@ impl Machine {
         let fault = match record.life {
             Life::Down { until } if until <= now => {
                 record.start(now);
+                if child == Child::Calc {
+                    // It begins with a new lease by itself.
+                    self.resync = None;
+                }
                 return Some(Action::Spawn(child));
             }
             Life::Starting { until } if until <= now && clock_runs => Fault::NotReady,

@@ -124,12 +124,14 @@ fn a_crash_that_only_the_face_shows_is_a_crash() {
 
 #[test]
 fn a_new_calc_needs_no_telling() {
-    let mut world = World::up();
-    world.on(I::Exited(Helper));
-    world.on(I::Exited(Calc));
-    assert_eq!(world.after(FIRST_DELAY), [A::Spawn(Helper), A::Spawn(Calc)]);
-    assert_eq!(world.on(I::Ready(Helper)), []);
-    assert_eq!(world.on(I::Ready(Calc)), []);
+    for [first, second] in [[Helper, Calc], [Calc, Helper]] {
+        let mut world = World::up();
+        world.on(I::Exited(first));
+        world.on(I::Exited(second));
+        assert_eq!(world.after(FIRST_DELAY), [A::Spawn(Helper), A::Spawn(Calc)]);
+        assert_eq!(world.on(I::Ready(Helper)), []);
+        assert_eq!(world.on(I::Ready(Calc)), []);
+    }
 }
 
 #[test]
