@@ -29,8 +29,6 @@ pub(crate) enum Face {
 }
 
 impl Face {
-    pub(crate) const ALL: [Self; 3] = [Self::Supervisor, Self::PrivHelper, Self::Calc];
-
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Supervisor => "supervisor",

@@ -80,10 +80,14 @@ pub(crate) enum Error {
 pub(crate) async fn run(args: &Args) -> Result<(String, bool), Error> {
     match args.command {
         Command::Status => {
-            let mut faces = Vec::new();
-            for face in Face::ALL {
-                faces.push((face, client::properties(&args.runtime_dir, face).await));
-            }
+            let ask = async |face| (face, client::properties(&args.runtime_dir, face).await);
+            // At once: each may take its time to be given up.
+            let faces = tokio::join!(
+                ask(Face::Supervisor),
+                ask(Face::PrivHelper),
+                ask(Face::Calc)
+            );
+            let faces = <[_; 3]>::from(faces);
             let text = if args.json {
                 document(&status::json(&faces))
             } else {
