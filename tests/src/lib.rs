@@ -9,6 +9,7 @@
 )]
 
 pub mod claims;
+pub mod helper;
 pub mod isolate;
 pub mod netns;
 pub mod ping;

@@ -1,0 +1,78 @@
+//! What the helper shows of itself. Read only; nothing here can change anything.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use ipc_proto::Incarnation;
+
+use crate::watch::Watched;
+
+/// The object at [`PRIVHELPER_PATH`](ipc_proto::bus::PRIVHELPER_PATH).
+#[derive(Clone, Debug)]
+pub struct Face {
+    /// Which life of the process this is.
+    pub incarnation: Incarnation,
+    /// Whether `calc` holds a lease.
+    pub leased: Arc<AtomicBool>,
+    /// The directory of the pins.
+    pub pin_dir: String,
+    /// The size of each BPF route map in entries.
+    pub map_size: u32,
+    /// The interfaces.
+    pub watched: Watched,
+}
+
+#[zbus::interface(name = "io.cairn.PrivHelper1")]
+impl Face {
+    /// The version of the program.
+    #[zbus(property)]
+    #[expect(clippy::unused_self, reason = "zbus asks for it")]
+    fn version(&self) -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
+    /// Which life of the process this is.
+    #[zbus(property)]
+    fn incarnation(&self) -> u64 {
+        self.incarnation.0
+    }
+
+    /// Whether calc holds the right to write.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn leased(&self) -> bool {
+        self.leased.load(Ordering::Relaxed)
+    }
+
+    /// The capabilities that the process has.
+    #[zbus(property)]
+    #[expect(clippy::unused_self, reason = "zbus asks for it")]
+    fn capabilities(&self) -> Vec<String> {
+        let mut names: Vec<String> = caps::read(None, caps::CapSet::Effective)
+            .unwrap_or_default()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The directory of the pins.
+    #[zbus(property)]
+    fn pin_dir(&self) -> &str {
+        &self.pin_dir
+    }
+
+    /// The size of each BPF route map in entries.
+    #[zbus(property)]
+    fn map_size(&self) -> u32 {
+        self.map_size
+    }
+
+    /// How many interfaces there are.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn links(&self) -> u32 {
+        u32::try_from(self.watched.links().len()).unwrap_or(u32::MAX)
+    }
+}

@@ -1,0 +1,205 @@
+//! The table of interfaces: what the helper last saw, and what has not been told yet.
+//!
+//! Pure. Invariant: a client that applies a snapshot and then every feed that follows it, without a
+//! gap in the numbers, has the same table. What is not told yet is bounded by [`MAX_PENDING`].
+
+use std::collections::BTreeMap;
+
+use ipc_proto::{Feed, Link, LinkEvent, LinkState};
+
+/// The most changes that wait to be told; beyond that the client must read everything again.
+const MAX_PENDING: usize = 4096;
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct Links {
+    by_index: BTreeMap<u32, LinkState>,
+    pending: BTreeMap<Link, LinkEvent>,
+    seq: u64,
+    /// Too much was pending, and all of it was dropped.
+    overflowed: bool,
+}
+
+impl Links {
+    /// Returns the interface if index and name are still those of one.
+    #[must_use]
+    pub fn get(&self, link: &Link) -> Option<&LinkState> {
+        self.by_index
+            .get(&link.index)
+            .filter(|state| state.link == *link)
+    }
+
+    /// Returns the interface with this index.
+    #[must_use]
+    pub fn by_index(&self, index: u32) -> Option<&LinkState> {
+        self.by_index.get(&index)
+    }
+
+    /// Returns all interfaces by index.
+    pub fn iter(&self) -> impl Iterator<Item = &LinkState> {
+        self.by_index.values()
+    }
+
+    /// Returns how many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_index.len()
+    }
+
+    /// Returns whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_index.is_empty()
+    }
+
+    /// Takes in all interfaces that there are and returns whether anything has changed.
+    pub fn update(&mut self, actual: impl IntoIterator<Item = LinkState>) -> bool {
+        let actual: BTreeMap<u32, LinkState> = actual
+            .into_iter()
+            .map(|state| (state.link.index, state))
+            .collect();
+        if actual == self.by_index {
+            return false;
+        }
+        for (index, before) in &self.by_index {
+            if actual.get(index).map(|state| &state.link) != Some(&before.link) {
+                let gone = LinkEvent::Gone(before.link.clone());
+                self.pending.insert(before.link.clone(), gone);
+            }
+        }
+        for (index, state) in &actual {
+            if self.by_index.get(index) != Some(state) {
+                let set = LinkEvent::Set(state.clone());
+                self.pending.insert(state.link.clone(), set);
+            }
+        }
+        if self.pending.len() > MAX_PENDING {
+            self.overflowed = true;
+        }
+        if self.overflowed {
+            self.pending.clear();
+        }
+        self.by_index = actual;
+        true
+    }
+
+    /// Takes what has not been told yet; what is gone comes first, since its name may be in use
+    /// again. After an overflow there is a gap in the numbers.
+    pub fn take_feed(&mut self) -> Option<Feed> {
+        if self.pending.is_empty() && !self.overflowed {
+            return None;
+        }
+        self.seq += 1 + u64::from(std::mem::take(&mut self.overflowed));
+        let (gone, set): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
+            .into_values()
+            .partition(|event| matches!(event, LinkEvent::Gone(_)));
+        Some(Feed {
+            seq: self.seq,
+            events: gone.into_iter().chain(set).collect(),
+        })
+    }
+
+    /// Returns all interfaces, and the number of the last feed that they include; the next one
+    /// tells what changes after this.
+    pub fn snapshot(&mut self) -> (Vec<LinkState>, u64) {
+        self.pending.clear();
+        self.overflowed = false;
+        (self.by_index.values().cloned().collect(), self.seq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ipc_proto::LinkRole;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn state(index: u32, name: &str, up: bool) -> LinkState {
+        LinkState {
+            link: Link {
+                index,
+                name: name.parse().unwrap(),
+            },
+            role: LinkRole::Other,
+            up,
+            mac: None,
+            mtu: 1500,
+            addresses: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_rename_is_told_as_the_end_of_the_old_name_first() {
+        let mut links = Links::default();
+        links.update([state(7, "a", true)]);
+        links.snapshot();
+        assert!(links.update([state(7, "b", true)]));
+        let feed = links.take_feed().unwrap();
+        assert_eq!(
+            feed.events,
+            [
+                LinkEvent::Gone(state(7, "a", true).link),
+                LinkEvent::Set(state(7, "b", true)),
+            ]
+        );
+        assert!(links.get(&state(7, "a", true).link).is_none());
+    }
+
+    #[test]
+    fn what_stays_the_same_is_not_told() {
+        let mut links = Links::default();
+        links.update([state(7, "a", true)]);
+        links.snapshot();
+        assert!(!links.update([state(7, "a", true)]));
+        assert_eq!(links.take_feed(), None);
+    }
+
+    #[test]
+    fn too_much_untold_leaves_a_gap_in_the_numbers() {
+        let mut links = Links::default();
+        let (_, seq) = links.snapshot();
+        let many = u32::try_from(MAX_PENDING).unwrap() + 1;
+        links.update((1..=many).map(|index| state(index, "a", true)));
+        links.update([state(1, "a", false)]);
+        let feed = links.take_feed().unwrap();
+        assert_eq!((feed.seq, feed.events), (seq + 2, Vec::new()));
+        assert_eq!(links.take_feed(), None);
+    }
+
+    proptest! {
+        /// A client that follows the feed has the helper's table at every feed.
+        #[test]
+        fn a_follower_ends_with_the_same_table(
+            rounds in proptest::collection::vec(
+                (proptest::collection::btree_map(1_u32..5, (0_u8..3, any::<bool>()), 0..4), any::<bool>()),
+                0..12,
+            ),
+        ) {
+            let mut links = Links::default();
+            let (snapshot, mut seq) = links.snapshot();
+            let mut follower: BTreeMap<Link, LinkState> =
+                snapshot.into_iter().map(|state| (state.link.clone(), state)).collect();
+            let last = (BTreeMap::new(), true);
+            for (round, tell) in rounds.into_iter().chain([last]) {
+                links.update(round.into_iter().map(|(index, (name, up))| {
+                    state(index, ["a", "b", "c"][usize::from(name)], up)
+                }));
+                if !tell {
+                    continue;
+                }
+                if let Some(feed) = links.take_feed() {
+                    prop_assert_eq!(feed.seq, seq + 1);
+                    seq = feed.seq;
+                    for event in feed.events {
+                        match event {
+                            LinkEvent::Set(state) => follower.insert(state.link.clone(), state),
+                            LinkEvent::Gone(link) => follower.remove(&link),
+                        };
+                    }
+                }
+                prop_assert!(follower.values().eq(links.iter()));
+            }
+        }
+    }
+}

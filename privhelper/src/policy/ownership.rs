@@ -1,0 +1,97 @@
+//! Whose a kernel route is, told from the kernel's own report alone.
+
+use ipc_proto::{LinkRole, Protocol, Table};
+use ipnet::IpNet;
+
+use super::Policy;
+
+/// Protocols of routes that the kernel makes by itself: redirect, kernel, ra.
+const KERNEL_PROTOCOLS: [u8; 3] = [1, 2, 9];
+
+/// What tells whose a route is.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// The table.
+    pub table: Table,
+    /// The destination.
+    pub prefix: IpNet,
+    /// The number of who made it.
+    pub protocol: u8,
+    /// The roles of the interfaces that it leads to; none for one that refuses packets.
+    pub outputs: &'a [LinkRole],
+}
+
+impl Policy {
+    /// Returns whether a route is ours, so that it may be reported and cleared.
+    #[must_use]
+    pub fn owns(&self, found: &Found<'_>) -> bool {
+        if KERNEL_PROTOCOLS.contains(&found.protocol) || is_link_local(&found.prefix) {
+            return false;
+        }
+        if found.table == Table::Second || found.protocol == self.safe_protocol {
+            return true;
+        }
+        !found.outputs.is_empty()
+            && found.outputs.iter().all(|role| match role {
+                LinkRole::Workload => {
+                    self.remove_external_routes || found.protocol == self.device_protocol
+                }
+                LinkRole::Tunnel(_) => true,
+                LinkRole::Uplink | LinkRole::Other => false,
+            })
+    }
+
+    /// Returns the number of a protocol.
+    #[must_use]
+    pub fn protocol(&self, protocol: Protocol) -> u8 {
+        match protocol {
+            Protocol::Device => self.device_protocol,
+            Protocol::Safe => self.safe_protocol,
+        }
+    }
+
+    /// Returns the protocol that a route that is ours was made with, if it is one of ours. Where
+    /// both have one number, the interfaces tell, as they do when a route is made.
+    #[must_use]
+    pub fn protocol_of(&self, found: &Found<'_>) -> Option<Protocol> {
+        let by_link = !found.outputs.is_empty()
+            && found
+                .outputs
+                .iter()
+                .all(|role| matches!(role, LinkRole::Workload | LinkRole::Tunnel(_)));
+        let device = found.protocol == self.device_protocol;
+        let safe = found.protocol == self.safe_protocol;
+        match (device, safe) {
+            (true, true) if by_link => Some(Protocol::Device),
+            (_, true) => Some(Protocol::Safe),
+            (true, false) => Some(Protocol::Device),
+            (false, false) => None,
+        }
+    }
+
+    /// Returns the number of a table.
+    #[must_use]
+    pub fn table(&self, table: Table) -> Option<u32> {
+        match table {
+            Table::Main => Some(MAIN),
+            Table::Second => self.second_table,
+        }
+    }
+
+    /// Returns the tables that we look at.
+    pub fn tables(&self) -> impl Iterator<Item = (Table, u32)> {
+        [Table::Main, Table::Second]
+            .into_iter()
+            .filter_map(|table| Some((table, self.table(table)?)))
+    }
+}
+
+/// The number of the main table.
+const MAIN: u32 = 254;
+
+fn is_link_local(prefix: &IpNet) -> bool {
+    match prefix {
+        IpNet::V4(_) => false,
+        IpNet::V6(prefix) => prefix.addr().is_unicast_link_local(),
+    }
+}

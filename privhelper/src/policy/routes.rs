@@ -1,0 +1,197 @@
+//! Which routes a request may set and clear, in the BPF maps and in the kernel's tables.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipc_proto::{
+    BpfRoute, BpfTarget, Hop, KernelRoute, Link, LinkRole, OpError, Protocol, RouteKey, RouteKind,
+    Table,
+};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::{Policy, denied, is_unicast, resolve};
+use crate::links::Links;
+
+/// Nothing inside these is a pod's, a node's or a service's.
+const NEVER: [IpNet; 6] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8)),
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16)),
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4)),
+    IpNet::V6(Ipv6Net::new_assert(
+        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0),
+        10,
+    )),
+    IpNet::V6(Ipv6Net::new_assert(
+        Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0),
+        8,
+    )),
+];
+/// The shortest prefix of a kernel route by family.
+const SHORTEST: (u8, u8) = (8, 16);
+/// The most ways of a multipath route, so that a message stays small.
+const MAX_HOPS: usize = 64;
+/// The smallest MTU by family (RFC 791, RFC 8200), and the largest.
+const MTU: (u32, u32, u32) = (68, 1280, 65535);
+
+impl Policy {
+    pub(super) fn check_bpf_route(
+        &self,
+        prefix: &IpNet,
+        route: Option<&BpfRoute>,
+        links: &Links,
+    ) -> Result<(), OpError> {
+        self.check_prefix(prefix)?;
+        let Some(route) = route else { return Ok(()) };
+        if route.flags.unknown() != 0 {
+            let bits = route.flags.unknown();
+            return Err(denied(format!("{prefix}: unknown flag bits {bits:#x}")));
+        }
+        match (&route.target, route.flags.names_link()) {
+            (BpfTarget::None, _) => Ok(()),
+            (BpfTarget::Link(link), true) => match resolve(link, links)?.role {
+                LinkRole::Workload => Ok(()),
+                LinkRole::Tunnel(_) | LinkRole::Uplink | LinkRole::Other => {
+                    Err(denied(format!("{prefix}: {link} is not a workload's link")))
+                }
+            },
+            (BpfTarget::NextHop(hop), false) => check_next_hop(prefix, *hop),
+            (BpfTarget::Link(_), false) | (BpfTarget::NextHop(_), true) => Err(denied(format!(
+                "{prefix}: the flags {} do not go with its target",
+                route.flags
+            ))),
+        }
+    }
+
+    pub(super) fn check_kernel_route(
+        &self,
+        key: &RouteKey,
+        route: Option<&KernelRoute>,
+        links: &Links,
+    ) -> Result<(), OpError> {
+        let prefix = &key.prefix;
+        self.check_prefix(prefix)?;
+        if key.table == Table::Second && self.second_table.is_none() {
+            return Err(denied(format!("{prefix}: no second_table is configured")));
+        }
+        if matches!(prefix, IpNet::V6(_)) && key.metric == 0 {
+            return Err(denied(format!(
+                "{prefix}: an IPv6 metric of 0 is {}",
+                RouteKey::IPV6_DEFAULT_METRIC
+            )));
+        }
+        let Some(route) = route else { return Ok(()) };
+        check_scope(prefix, links)?;
+        let ours = match &route.kind {
+            RouteKind::Unicast(hop) => check_hop(prefix, hop, links)?,
+            RouteKind::Multipath(hops) => {
+                if !(2..=MAX_HOPS).contains(&hops.len()) {
+                    return Err(denied(format!("{prefix}: {} ways", hops.len())));
+                }
+                let mut ours = true;
+                for hop in hops {
+                    ours &= check_hop(prefix, hop, links)?;
+                }
+                ours
+            }
+            RouteKind::Local(link) => check_output(prefix, link, links)?,
+            RouteKind::Blackhole
+            | RouteKind::Prohibit
+            | RouteKind::Unreachable
+            | RouteKind::Throw => false,
+        };
+        if key.table == Table::Main && route.protocol == Protocol::Device && !ours {
+            return Err(denied(format!(
+                "{prefix}: nothing but the safe protocol would mark it as ours"
+            )));
+        }
+        if let Some(source) = route.source
+            && (is_ipv4(source) != is_ipv4(prefix.addr()) || !is_unicast(source))
+        {
+            return Err(denied(format!("{prefix}: source {source}")));
+        }
+        let smallest = if is_ipv4(prefix.addr()) { MTU.0 } else { MTU.1 };
+        if let Some(mtu) = route.mtu
+            && !(smallest..=MTU.2).contains(&mtu)
+        {
+            return Err(denied(format!("{prefix}: MTU {mtu}")));
+        }
+        Ok(())
+    }
+
+    fn check_prefix(&self, prefix: &IpNet) -> Result<(), OpError> {
+        if *prefix != prefix.trunc() {
+            return Err(denied(format!("{prefix} has bits beyond its length")));
+        }
+        if let Some(net) = NEVER.iter().find(|net| net.contains(prefix)) {
+            return Err(denied(format!("{prefix} is inside {net}")));
+        }
+        if !self.allow.is_empty() && !self.allow.iter().any(|net| net.contains(prefix)) {
+            return Err(denied(format!("{prefix} is outside all of allow")));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what would take in more than pods, services or another node's network.
+///
+/// An own address of the tunnel device or a workload's link lies in a pod block and is no reason.
+fn check_scope(prefix: &IpNet, links: &Links) -> Result<(), OpError> {
+    let shortest = if is_ipv4(prefix.addr()) {
+        SHORTEST.0
+    } else {
+        SHORTEST.1
+    };
+    if prefix.prefix_len() < shortest {
+        return Err(denied(format!("{prefix} is shorter than /{shortest}")));
+    }
+    let own = links
+        .iter()
+        .filter(|state| state.role == LinkRole::Uplink)
+        .find_map(|state| {
+            let address = state
+                .addresses
+                .iter()
+                .find(|own| prefix.contains(&own.addr()))?;
+            Some((state, address))
+        });
+    match own {
+        Some((state, own)) => Err(denied(format!(
+            "{prefix} covers {}, this node's own address on {}",
+            own.addr(),
+            state.link
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Checks a way out and returns whether its interface alone marks the route as ours.
+fn check_hop(prefix: &IpNet, hop: &Hop, links: &Links) -> Result<bool, OpError> {
+    match hop.via {
+        Some(via) => check_next_hop(prefix, via)?,
+        None if hop.onlink => return Err(denied(format!("{prefix}: onlink without a next hop"))),
+        None => {}
+    }
+    check_output(prefix, &hop.link, links)
+}
+
+fn check_output(prefix: &IpNet, link: &Link, links: &Links) -> Result<bool, OpError> {
+    match resolve(link, links)?.role {
+        LinkRole::Workload | LinkRole::Tunnel(_) => Ok(true),
+        LinkRole::Uplink => Ok(false),
+        LinkRole::Other => Err(denied(format!(
+            "{prefix}: {link} is no workload's link, tunnel device or uplink"
+        ))),
+    }
+}
+
+fn check_next_hop(prefix: &IpNet, hop: IpAddr) -> Result<(), OpError> {
+    if is_ipv4(hop) == is_ipv4(prefix.addr()) && is_unicast(hop) {
+        Ok(())
+    } else {
+        Err(denied(format!("{prefix}: next hop {hop}")))
+    }
+}
+
+fn is_ipv4(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V4(_))
+}

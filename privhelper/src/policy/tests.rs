@@ -1,0 +1,475 @@
+//! The policy, stated from the outside.
+
+use ipc_proto::{
+    BpfRoute, BpfTarget, FdbKey, Flags, Hop, KernelRoute, Mac, NeighbourKey, Protocol, RouteKey,
+    RouteKind, Table, TunnelDevice, codec,
+};
+use proptest::prelude::*;
+
+use super::*;
+use LinkRole::{Other, Uplink, Workload};
+
+const TUNNEL: LinkRole = LinkRole::Tunnel(Tunnel::VxlanV4);
+const TUNNEL_V6: LinkRole = LinkRole::Tunnel(Tunnel::VxlanV6);
+
+pub(crate) fn policy() -> Policy {
+    Policy {
+        workload_prefixes: vec!["cali".into()],
+        tunnel_v4: "vxlan.calico".parse().unwrap(),
+        tunnel_v6: "vxlan-v6.calico".parse().unwrap(),
+        uplinks: Uplinks::Auto,
+        device_protocol: 3,
+        safe_protocol: 80,
+        second_table: None,
+        remove_external_routes: true,
+        allow: Vec::new(),
+    }
+}
+
+pub(crate) fn link(index: u32, name: &str) -> Link {
+    Link {
+        index,
+        name: name.parse().unwrap(),
+    }
+}
+
+const NAMES: [(&str, &[&str]); 6] = [
+    ("lo", &["127.0.0.1/8"]),
+    ("eth0", &["192.0.2.1/24", "2001:db8::1/64"]),
+    ("cali1", &[]),
+    ("vxlan.calico", &["10.1.0.0/32"]),
+    ("vxlan-v6.calico", &[]),
+    ("dummy0", &[]),
+];
+
+/// Interfaces of all roles, numbered from 1 in the order of `NAMES`.
+pub(crate) fn links(policy: &Policy) -> Links {
+    let mut links = Links::default();
+    links.update((1..).zip(NAMES).map(|(index, (name, addresses))| {
+        let addresses: Vec<IpNet> = addresses.iter().map(|own| own.parse().unwrap()).collect();
+        let link = link(index, name);
+        LinkState {
+            role: policy.role(&link.name, &addresses),
+            link,
+            up: true,
+            mac: None,
+            mtu: 1500,
+            addresses,
+        }
+    }));
+    links
+}
+
+fn try_op(policy: &Policy, op: Op) -> Result<(), OpError> {
+    policy.check(Lane::State, op, &links(policy)).map(drop)
+}
+
+fn prefix(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn bpf(text: &str, flags: u32, target: BpfTarget) -> Op {
+    let flags = Flags(flags);
+    Op::BpfRoute(prefix(text), Some(BpfRoute { flags, target }))
+}
+
+pub(crate) fn hop(link: Link, via: Option<&str>) -> Hop {
+    Hop {
+        link,
+        via: via.map(|via| via.parse().unwrap()),
+        onlink: via.is_some(),
+    }
+}
+
+fn kernel(text: &str, kind: RouteKind, protocol: Protocol) -> Op {
+    Op::KernelRoute(
+        RouteKey::new(Table::Main, prefix(text), 0),
+        Some(KernelRoute {
+            kind,
+            protocol,
+            source: None,
+            mtu: None,
+        }),
+    )
+}
+
+#[test]
+fn roles_go_by_name_then_by_address() {
+    let policy = policy();
+    let links = links(&policy);
+    let roles: Vec<_> = links.iter().map(|state| state.role).collect();
+    assert_eq!(roles, [Other, Uplink, Workload, TUNNEL, TUNNEL_V6, Other]);
+    let address = [prefix("10.1.0.1/32")];
+    assert_eq!(policy.role(&"tunl0".parse().unwrap(), &address), Other);
+    let listed = Policy {
+        uplinks: Uplinks::Listed(vec!["eth1".parse().unwrap()]),
+        ..policy
+    };
+    assert_eq!(listed.role(&"eth0".parse().unwrap(), &address), Other);
+    assert_eq!(listed.role(&"eth1".parse().unwrap(), &[]), Uplink);
+}
+
+#[test]
+fn what_calc_asks_for_is_let_through() {
+    let policy = policy();
+    let via = |text: &str| BpfTarget::NextHop(text.parse().unwrap());
+    for op in [
+        bpf("10.1.0.0/26", 0x45, via("192.0.2.9")),
+        bpf("0.0.0.0/0", 0, BpfTarget::None),
+        bpf("10.1.0.9/32", 0xf, BpfTarget::Link(link(3, "cali1"))),
+        bpf("10.1.0.9/32", 0xf, BpfTarget::None),
+        bpf("fd00:1::/122", 0x405, via("2001:db8::9")),
+        Op::BpfRoute(prefix("10.1.0.0/26"), None),
+        kernel(
+            "10.1.0.9/32",
+            RouteKind::Unicast(hop(link(3, "cali1"), None)),
+            Protocol::Device,
+        ),
+        kernel(
+            "10.1.1.0/26",
+            RouteKind::Unicast(hop(link(4, "vxlan.calico"), Some("10.1.1.0"))),
+            Protocol::Device,
+        ),
+        kernel(
+            "10.1.1.0/26",
+            RouteKind::Unicast(hop(link(2, "eth0"), Some("192.0.2.9"))),
+            Protocol::Safe,
+        ),
+        // The tunnel device's own address is in the block.
+        kernel("10.1.0.0/26", RouteKind::Blackhole, Protocol::Safe),
+        Op::LinkSettings(link(3, "cali1"), Some(LinkProfile::Workload)),
+        Op::LinkSettings(link(9, "gone"), None),
+        Op::TunnelDevice(Tunnel::VxlanV4, Some(device())),
+        Op::Neighbour(
+            NeighbourKey {
+                link: link(3, "cali1"),
+                address: "10.1.0.9".parse().unwrap(),
+            },
+            Some(Mac([2, 0, 0, 0, 0, 1])),
+        ),
+        Op::Fdb(
+            FdbKey {
+                link: link(4, "vxlan.calico"),
+                mac: Mac([0x66, 0, 0, 0, 0, 1]),
+            },
+            Some("192.0.2.9".parse().unwrap()),
+        ),
+    ] {
+        assert_eq!(try_op(&policy, op.clone()), Ok(()), "{op:?}");
+    }
+}
+
+fn device() -> TunnelDevice {
+    TunnelDevice {
+        vni: 4096,
+        port: 4789,
+        local: "192.0.2.1".parse().unwrap(),
+        parent: link(2, "eth0"),
+        mac: Mac([0x66, 0, 0, 0, 0, 9]),
+        mtu: 1450,
+        address: "10.1.0.0".parse().unwrap(),
+    }
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
+fn what_must_not_be_touched_is_refused() {
+    let policy = policy();
+    let via = |text: &str| BpfTarget::NextHop(text.parse().unwrap());
+    let unicast = |link, via| RouteKind::Unicast(hop(link, via));
+    let neighbour = |link, address: &str, mac| {
+        let address = address.parse().unwrap();
+        Op::Neighbour(NeighbourKey { link, address }, Some(Mac(mac)))
+    };
+    let fdb = |link, destination: &str| {
+        let mac = Mac([2, 0, 0, 0, 0, 1]);
+        Op::Fdb(FdbKey { link, mac }, Some(destination.parse().unwrap()))
+    };
+    let tunnel = |change: &dyn Fn(&mut TunnelDevice)| {
+        let mut device = device();
+        change(&mut device);
+        Op::TunnelDevice(Tunnel::VxlanV4, Some(device))
+    };
+    let mac = [2, 0, 0, 0, 0, 1];
+    let (cali, eth0) = (|| link(3, "cali1"), || link(2, "eth0"));
+    for (op, said) in [
+        (bpf("10.1.0.1/26", 0, BpfTarget::None), "bits beyond"),
+        (bpf("127.0.0.0/16", 0, BpfTarget::None), "127.0.0.0/8"),
+        (bpf("fe80::/64", 0, BpfTarget::None), "fe80::/10"),
+        (bpf("10.1.0.0/26", 0x1000, BpfTarget::None), "unknown flag"),
+        (bpf("10.1.0.0/26", 0x45, via("2001:db8::9")), "next hop"),
+        (bpf("10.1.0.0/26", 0x45, via("224.0.0.1")), "next hop"),
+        (bpf("10.1.0.9/32", 0xf, via("192.0.2.9")), "do not go with"),
+        (
+            bpf("10.1.0.9/32", 5, BpfTarget::Link(cali())),
+            "do not go with",
+        ),
+        (
+            bpf("10.1.0.9/32", 0xf, BpfTarget::Link(eth0())),
+            "workload's",
+        ),
+        (
+            kernel("0.0.0.0/0", RouteKind::Blackhole, Protocol::Safe),
+            "shorter",
+        ),
+        (
+            kernel("2000::/12", RouteKind::Blackhole, Protocol::Safe),
+            "shorter",
+        ),
+        (
+            kernel("192.0.2.1/32", RouteKind::Blackhole, Protocol::Safe),
+            "own address",
+        ),
+        (
+            kernel("192.0.0.0/16", RouteKind::Throw, Protocol::Safe),
+            "own address",
+        ),
+        (
+            kernel("10.1.0.0/26", RouteKind::Blackhole, Protocol::Device),
+            "safe protocol",
+        ),
+        (
+            kernel(
+                "10.1.0.0/26",
+                unicast(eth0(), Some("192.0.2.9")),
+                Protocol::Device,
+            ),
+            "safe protocol",
+        ),
+        (
+            kernel(
+                "10.1.0.0/26",
+                unicast(link(6, "dummy0"), None),
+                Protocol::Safe,
+            ),
+            "dummy0#6",
+        ),
+        (
+            kernel("10.1.0.0/26", unicast(link(1, "lo"), None), Protocol::Safe),
+            "lo#1",
+        ),
+        (
+            kernel(
+                "10.1.0.0/26",
+                RouteKind::Multipath(vec![hop(eth0(), Some("192.0.2.9"))]),
+                Protocol::Safe,
+            ),
+            "1 ways",
+        ),
+        (neighbour(eth0(), "192.0.2.9", mac), "eth0#2"),
+        (neighbour(cali(), "224.0.0.1", mac), "224.0.0.1"),
+        (
+            neighbour(cali(), "10.1.0.9", [3, 0, 0, 0, 0, 1]),
+            "hardware",
+        ),
+        (neighbour(cali(), "10.1.0.9", [0; 6]), "hardware"),
+        (fdb(cali(), "192.0.2.9"), "cali1#3"),
+        (fdb(link(4, "vxlan.calico"), "2001:db8::9"), "destination"),
+        (tunnel(&|device| device.vni = 1 << 24), "VNI"),
+        (tunnel(&|device| device.port = 0), "port 0"),
+        (tunnel(&|device| device.mtu = 500), "MTU 500"),
+        (
+            tunnel(&|device| device.local = "192.0.2.2".parse().unwrap()),
+            "no address",
+        ),
+        (
+            tunnel(&|device| device.address = "fd00::1".parse().unwrap()),
+            "fd00::1",
+        ),
+        (tunnel(&|device| device.parent = cali()), "no uplink"),
+        (tunnel(&|device| device.mac = Mac([0xff; 6])), "hardware"),
+        (
+            Op::LinkSettings(eth0(), Some(LinkProfile::Workload)),
+            "profile",
+        ),
+        (Op::FlowFlush("10.1.0.9".parse().unwrap()), "Flows lane"),
+    ] {
+        match try_op(&policy, op.clone()) {
+            Err(OpError::Denied(why)) => assert!(why.contains(said), "{op:?}: {why}"),
+            other => assert!(
+                matches!(other, Err(OpError::Denied(_))),
+                "{op:?}: {other:?}"
+            ),
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_was_made_again_or_renamed_is_stale() {
+    let policy = policy();
+    for stale in [link(7, "cali1"), link(3, "cali2")] {
+        let route = RouteKind::Unicast(hop(stale.clone(), None));
+        assert_eq!(
+            try_op(&policy, kernel("10.1.0.9/32", route, Protocol::Device)),
+            Err(OpError::StaleLink(stale))
+        );
+    }
+}
+
+#[test]
+fn allow_narrows_and_does_not_widen() {
+    let policy = Policy {
+        allow: vec![prefix("10.0.0.0/8"), prefix("127.0.0.0/8")],
+        ..policy()
+    };
+    let set = |text| try_op(&policy, bpf(text, 0, BpfTarget::None));
+    assert_eq!(set("10.1.0.0/26"), Ok(()));
+    assert!(set("11.0.0.0/26").is_err());
+    assert!(set("10.0.0.0/7").is_err());
+    assert!(set("127.0.0.0/26").is_err());
+}
+
+#[test]
+fn what_others_made_is_not_ours() {
+    let policy = policy();
+    let owns = |policy: &Policy, text: &str, protocol, outputs: &[LinkRole]| {
+        policy.owns(&Found {
+            table: Table::Main,
+            prefix: prefix(text),
+            protocol,
+            outputs,
+        })
+    };
+    for (text, protocol, outputs, ours) in [
+        ("10.1.0.0/26", 80, &[][..], true),
+        ("10.1.0.0/26", 80, &[Uplink], true),
+        ("10.1.0.9/32", 3, &[Workload], true),
+        ("10.1.0.9/32", 12, &[Workload], true),
+        ("10.1.0.9/32", 2, &[Workload], false),
+        ("fe80::/64", 3, &[Workload], false),
+        ("10.1.1.0/26", 4, &[TUNNEL], true),
+        ("fd00::1/128", 2, &[TUNNEL], false),
+        ("10.1.0.0/26", 3, &[Uplink], false),
+        ("10.1.0.0/26", 3, &[Other], false),
+        ("10.1.0.0/26", 3, &[], false),
+        ("10.1.0.0/26", 3, &[Workload, Uplink], false),
+    ] {
+        assert_eq!(
+            owns(&policy, text, protocol, outputs),
+            ours,
+            "{text} proto {protocol} on {outputs:?}"
+        );
+    }
+    let keep = Policy {
+        remove_external_routes: false,
+        ..policy
+    };
+    assert!(!owns(&keep, "10.1.0.9/32", 12, &[Workload]));
+    assert!(owns(&keep, "10.1.0.9/32", 3, &[Workload]));
+}
+
+prop_compose! {
+    fn any_link()(index in 1_u32..8, name in 0..NAMES.len(), right in prop::bool::weighted(0.9)) -> Link {
+        let right_index = u32::try_from(name).unwrap() + 1;
+        link(if right { right_index } else { index }, NAMES[name].0)
+    }
+}
+
+fn any_address() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![
+        prop::sample::select(vec![
+            "192.0.2.1",
+            "10.1.0.9",
+            "2001:db8::9",
+            "127.0.0.1",
+            "fe80::1"
+        ])
+        .prop_map(|text| text.parse().unwrap()),
+        any::<IpAddr>(),
+    ]
+}
+
+fn any_prefix() -> impl Strategy<Value = IpNet> {
+    (any_address(), 0_u8..=128, any::<bool>()).prop_map(|(address, len, mask)| {
+        let widest = if address.is_ipv4() { 32 } else { 128 };
+        let net = IpNet::new(address, len.min(widest)).unwrap();
+        if mask { net.trunc() } else { net }
+    })
+}
+
+fn any_hop() -> impl Strategy<Value = Hop> {
+    (any_link(), prop::option::of(any_address()), any::<bool>())
+        .prop_map(|(link, via, onlink)| Hop { link, via, onlink })
+}
+
+fn any_kind() -> impl Strategy<Value = RouteKind> {
+    prop_oneof![
+        any_hop().prop_map(RouteKind::Unicast),
+        prop::collection::vec(any_hop(), 0..4).prop_map(RouteKind::Multipath),
+        any_link().prop_map(RouteKind::Local),
+        Just(RouteKind::Blackhole),
+        Just(RouteKind::Throw),
+    ]
+}
+
+proptest! {
+    /// Stated again from the outside, with other means: what is let through is inside.
+    #[test]
+    fn a_kernel_route_that_is_let_through_is_inside_and_would_be_ours(
+        prefix in any_prefix(),
+        metric in 0_u32..3,
+        kind in any_kind(),
+        safe in any::<bool>(),
+    ) {
+        let policy = policy();
+        let links = links(&policy);
+        let protocol = if safe { Protocol::Safe } else { Protocol::Device };
+        let key = RouteKey { table: Table::Main, prefix, metric };
+        let route = KernelRoute { kind: kind.clone(), protocol, source: None, mtu: None };
+        if policy.check(Lane::State, Op::KernelRoute(key, Some(route)), &links).is_err() {
+            return Ok(());
+        }
+        prop_assert_eq!(prefix.network(), prefix.addr());
+        prop_assert!(!prefix.contains(&"192.0.2.1".parse::<IpAddr>().unwrap()));
+        prop_assert!(!prefix.contains(&"2001:db8::1".parse::<IpAddr>().unwrap()));
+        prop_assert!(!prefix.addr().is_loopback() && !prefix.addr().is_multicast());
+        prop_assert!(prefix.prefix_len() >= 8);
+        let outputs: Vec<Link> = match kind {
+            RouteKind::Unicast(hop) => vec![hop.link],
+            RouteKind::Multipath(hops) => hops.into_iter().map(|hop| hop.link).collect(),
+            RouteKind::Local(link) => vec![link],
+            RouteKind::Blackhole | RouteKind::Prohibit | RouteKind::Unreachable | RouteKind::Throw => {
+                vec![]
+            }
+        };
+        let roles: Vec<LinkRole> =
+            outputs.iter().map(|link| links.get(link).unwrap().role).collect();
+        prop_assert!(!roles.contains(&Other));
+        let found = Found {
+            table: Table::Main,
+            prefix,
+            protocol: policy.protocol(protocol),
+            outputs: &roles,
+        };
+        prop_assert!(policy.owns(&found));
+        prop_assert_eq!(policy.protocol_of(&found), Some(protocol));
+    }
+
+    /// Whatever decodes can be checked.
+    #[test]
+    fn no_bytes_make_the_check_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        let policy = policy();
+        if let Ok(op) = codec::decode::<Op>(&bytes) {
+            drop(policy.check(Lane::State, op, &links(&policy)));
+        }
+    }
+
+    /// The same from bytes that nearly always decode.
+    #[test]
+    fn no_mangled_op_makes_the_check_panic(
+        prefix in any_prefix(),
+        kind in any_kind(),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let policy = policy();
+        let route = KernelRoute { kind, protocol: Protocol::Safe, source: None, mtu: Some(1400) };
+        let key = RouteKey::new(Table::Main, prefix, 0);
+        let mut bytes = codec::encode(&Op::KernelRoute(key, Some(route))).unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(op) = codec::decode::<Op>(&bytes) {
+            drop(policy.check(Lane::State, op, &links(&policy)));
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! From the sockets that it was given to the signal that ends it.
+
+use std::{
+    io,
+    os::unix::net::UnixListener,
+    sync::{Arc, atomic::AtomicBool},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use ipc_proto::{Incarnation, bus};
+use listenfd::ListenFd;
+use nix::unistd::Uid;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    bpf::{BpfError, RouteMaps},
+    config::Config,
+    dataplane::Dataplane,
+    face::Face,
+    sandbox::PinDir,
+    service::{self, Worker},
+    session::{Session, random},
+    watch::{Watch, WatchError},
+};
+
+/// Why the helper cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It was started by hand.
+    #[error(
+        "no socket was passed (LISTEN_FDS): start it by cairn-supervisor, or by systemd with \
+         cairn-privhelper.socket"
+    )]
+    NoSocket,
+    /// The maps cannot be used.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+    /// The interfaces cannot be watched.
+    #[error(transparent)]
+    Watch(#[from] WatchError),
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What for.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+fn io(what: &'static str) -> impl Fn(io::Error) -> RunError {
+    move |source| RunError::Io { what, source }
+}
+
+/// Runs until SIGTERM or SIGINT. Everything in the kernel stays as it is then.
+///
+/// # Errors
+///
+/// If it cannot start or go on.
+pub fn run(config: Config, pins: &PinDir) -> Result<(), RunError> {
+    let mut passed = ListenFd::from_env();
+    let mut take = |at| passed.take_unix_listener(at).map_err(io("LISTEN_FDS"));
+    let (dataplane, face) = (take(0)?.ok_or(RunError::NoSocket)?, take(1)?);
+    let maps = RouteMaps::open(pins, config.map_size)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(io("cannot start the runtime"))?;
+    let mut thread = None;
+    let ended = runtime.block_on(serve(config, pins, maps, dataplane, face, &mut thread));
+    // Nobody can ask any more; the batch that the thread is at, if any, is carried out to its end.
+    drop(runtime);
+    if let Some(thread) = thread {
+        drop(thread.join());
+    }
+    ended
+}
+
+async fn serve(
+    config: Config,
+    pins: &PinDir,
+    maps: RouteMaps,
+    dataplane: UnixListener,
+    face: Option<UnixListener>,
+    thread: &mut Option<JoinHandle<()>>,
+) -> Result<(), RunError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(io("SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("SIGINT"))?;
+    let incarnation = Incarnation(random());
+    let leased = Arc::new(AtomicBool::new(false));
+    let policy = Arc::new(config.policy);
+    let (watch, watched) = Watch::start(Arc::clone(&policy)).await?;
+    let session = Session::new(
+        Dataplane::new(policy, watched.clone(), maps),
+        incarnation,
+        Arc::clone(&leased),
+    );
+    let (worker, started) = Worker::start(session).map_err(io("cannot start a thread"))?;
+    *thread = Some(started);
+
+    let data_path = service::serve(
+        listen(dataplane)?,
+        config.calc,
+        worker.clone(),
+        watched.clone(),
+    );
+    let viewers = config.face_users;
+    let own = Uid::current().as_raw();
+    let view = Face {
+        incarnation,
+        leased,
+        pin_dir: pins.path().display().to_string(),
+        map_size: config.map_size,
+        watched,
+    };
+    let face = face.map(listen).transpose()?;
+    let face = async {
+        match face {
+            Some(listener) => {
+                let allowed = move |uid| uid == 0 || uid == own || viewers.contains(&uid);
+                bus::serve_face(listener, allowed, bus::PRIVHELPER_PATH, view).await
+            }
+            None => std::future::pending().await,
+        }
+    };
+    notify(&[NotifyState::Ready]);
+    tracing::info!("ready");
+    let watchdog = ping(worker);
+    let ended = tokio::select! {
+        result = watch.run() => result.map_err(RunError::from),
+        result = data_path => result.map_err(io("the data path's socket")),
+        result = face => result.map_err(io("the face's socket")),
+        () = watchdog => Ok(()),
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    };
+    notify(&[NotifyState::Stopping]);
+    ended
+}
+
+fn listen(listener: UnixListener) -> Result<tokio::net::UnixListener, RunError> {
+    listener
+        .set_nonblocking(true)
+        .and_then(|()| tokio::net::UnixListener::from_std(listener))
+        .map_err(io("LISTEN_FDS"))
+}
+
+/// Tells the service manager that the dataplane's thread is alive, if it wants to know.
+async fn ping(worker: Worker) {
+    let Some(period) = sd_notify::watchdog_enabled() else {
+        return std::future::pending().await;
+    };
+    let mut interval = tokio::time::interval((period / 2).max(Duration::from_millis(1)));
+    loop {
+        interval.tick().await;
+        worker.ping().await;
+        notify(&[NotifyState::Watchdog]);
+    }
+}
+
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "cannot tell the service manager");
+    }
+}

@@ -1,0 +1,206 @@
+//! The data path: D-Bus on one side, the thread that owns the dataplane on the other.
+//!
+//! One client at a time, of one user; a new one replaces the old one. Requests are passed on in
+//! their order, one at a time; nothing here looks into them.
+
+use std::{io, thread};
+
+use ipc_proto::{bus, codec};
+use nix::unistd::Uid;
+use serde_bytes::ByteBuf;
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+use zbus::{Connection, fdo, object_server::SignalEmitter};
+
+use crate::{
+    session::{Refusal, Session},
+    watch::Watched,
+};
+
+type Answer = Result<Vec<u8>, Refusal>;
+
+/// What the dataplane's thread is asked to do.
+#[derive(Debug)]
+struct Job {
+    what: What,
+    answer: oneshot::Sender<Answer>,
+}
+
+#[derive(Debug)]
+enum What {
+    Hello(ByteBuf),
+    Page(ByteBuf),
+    Apply(ByteBuf),
+    /// The client is gone.
+    End,
+    /// Nothing: shows that the thread is alive.
+    Ping,
+}
+
+/// Asks the dataplane's thread.
+#[derive(Clone, Debug)]
+pub struct Worker(mpsc::Sender<Job>);
+
+impl Worker {
+    /// Starts the thread. It ends, after what it is at, when the last [`Worker`] is dropped.
+    ///
+    /// # Errors
+    ///
+    /// If there can be no more threads.
+    pub fn start(mut session: Session) -> io::Result<(Self, thread::JoinHandle<()>)> {
+        let (jobs, mut queue) = mpsc::channel::<Job>(1);
+        let thread = thread::Builder::new()
+            .name("dataplane".into())
+            .spawn(move || {
+                while let Some(Job { what, answer }) = queue.blocking_recv() {
+                    let result = match what {
+                        What::Hello(request) => session.hello(&request),
+                        What::Page(request) => session.page(&request),
+                        What::Apply(request) => session.apply(&request),
+                        What::End => {
+                            session.end();
+                            Ok(Vec::new())
+                        }
+                        What::Ping => Ok(Vec::new()),
+                    };
+                    // Who asked may be gone.
+                    drop(answer.send(result));
+                }
+            })?;
+        Ok((Self(jobs), thread))
+    }
+
+    /// Returns when the thread has done all that was asked before.
+    pub async fn ping(&self) {
+        drop(self.ask(What::Ping).await);
+    }
+
+    async fn ask(&self, what: What) -> fdo::Result<ByteBuf> {
+        let (answer, result) = oneshot::channel();
+        let gone = || fdo::Error::Failed("the helper is ending".into());
+        let job = Job { what, answer };
+        if self.0.send(job).await.is_err() {
+            return Err(gone());
+        }
+        match result.await {
+            Ok(Ok(bytes)) => Ok(ByteBuf::from(bytes)),
+            Ok(Err(refusal)) => {
+                tracing::warn!(%refusal, "refused a request");
+                Err(dbus_error(&refusal))
+            }
+            Err(_ended) => Err(gone()),
+        }
+    }
+}
+
+fn dbus_error(refusal: &Refusal) -> fdo::Error {
+    let text = refusal.to_string();
+    match refusal {
+        Refusal::Malformed(_) => fdo::Error::InvalidArgs(text),
+        Refusal::Version(_) => fdo::Error::NotSupported(text),
+        Refusal::Fenced | Refusal::NoPage => fdo::Error::AccessDenied(text),
+        Refusal::TooLong(_) => fdo::Error::LimitsExceeded(text),
+        Refusal::Snapshot(_) => fdo::Error::IOError(text),
+        Refusal::Answer(_) => fdo::Error::Failed(text),
+    }
+}
+
+/// The D-Bus object.
+#[derive(Debug)]
+struct DataplaneObject(Worker);
+
+// Without `spawn = false` zbus may run two calls at once, or the second one first.
+#[zbus::interface(name = "io.cairn.Dataplane1", spawn = false)]
+impl DataplaneObject {
+    /// Starts a lease and ends the one before.
+    async fn hello(&self, hello: ByteBuf) -> fdo::Result<ByteBuf> {
+        self.0.ask(What::Hello(hello)).await
+    }
+
+    /// Returns a page of the snapshot that was read for the lease.
+    async fn page(&self, request: ByteBuf) -> fdo::Result<ByteBuf> {
+        self.0.ask(What::Page(request)).await
+    }
+
+    /// Applies a batch.
+    async fn apply(&self, batch: ByteBuf) -> fdo::Result<ByteBuf> {
+        self.0.ask(What::Apply(batch)).await
+    }
+
+    /// Interfaces have changed.
+    #[zbus(signal)]
+    async fn links_changed(emitter: &SignalEmitter<'_>, feed: ByteBuf) -> zbus::Result<()>;
+
+    /// Flow flushes have ended.
+    #[zbus(signal)]
+    async fn flows_flushed(emitter: &SignalEmitter<'_>, done: ByteBuf) -> zbus::Result<()>;
+}
+
+/// Serves the clients of `listener`, one after the other, until it fails.
+///
+/// # Errors
+///
+/// What `accept(2)` said.
+pub async fn serve(
+    listener: UnixListener,
+    calc: Uid,
+    worker: Worker,
+    watched: Watched,
+) -> io::Result<()> {
+    let mut served: Option<JoinHandle<()>> = None;
+    loop {
+        let stream = bus::accept(&listener, |uid| uid == calc.as_raw()).await?;
+        if let Some(old) = served.take() {
+            old.abort();
+            // Cancelled or done: its connection is closed either way.
+            drop(old.await);
+            drop(worker.ask(What::End).await);
+        }
+        let (worker, watched) = (worker.clone(), watched.clone());
+        served = Some(tokio::spawn(async move {
+            match serve_client(stream, &worker, &watched).await {
+                Ok(()) => tracing::info!("calc went away"),
+                Err(error) => tracing::warn!(%error, "lost the connection to calc"),
+            }
+            drop(worker.ask(What::End).await);
+        }));
+    }
+}
+
+/// Closes a connection even if the task that serves it is cancelled.
+struct Closing(Connection);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        tokio::spawn(self.0.clone().close());
+    }
+}
+
+async fn serve_client(stream: UnixStream, worker: &Worker, watched: &Watched) -> zbus::Result<()> {
+    let object = DataplaneObject(worker.clone());
+    let connection = bus::server(stream)
+        .serve_at(bus::DATAPLANE_PATH, object)
+        .build()
+        .await?;
+    let connection = Closing(connection);
+    tracing::debug!("calc connected");
+    let emitter = SignalEmitter::new(&connection.0, bus::DATAPLANE_PATH)?;
+    let feed = async {
+        loop {
+            watched.changed().await;
+            let feed = watched.links().take_feed();
+            if let Some(feed) = feed {
+                let bytes = codec::encode(&feed)
+                    .map_err(|error| zbus::Error::Failure(error.to_string()))?;
+                DataplaneObject::links_changed(&emitter, ByteBuf::from(bytes)).await?;
+            }
+        }
+    };
+    tokio::select! {
+        () = connection.0.closed() => Ok(()),
+        result = feed => result,
+    }
+}

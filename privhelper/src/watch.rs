@@ -1,0 +1,255 @@
+//! Keeps the table of interfaces as the kernel has it.
+//!
+//! A message of the multicast socket only says that something has changed; what, is read from the
+//! kernel on another socket, so that a lost or late message costs nothing but a reading. The
+//! subscription comes first, and each message is followed by a reading that began after it.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
+use ipc_proto::{Link, LinkState, Mac};
+use ipnet::IpNet;
+use netlink_packet_route::{
+    AddressFamily,
+    address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage},
+    link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkMessage},
+};
+use nix::sys::socket::{setsockopt, sockopt};
+use rtnetlink::{
+    Handle, MulticastGroup, new_connection, new_multicast_connection, sys::AsyncSocket,
+};
+use tokio::{
+    sync::{Notify, mpsc, oneshot},
+    time::{Instant, sleep_until},
+};
+
+use crate::{links::Links, policy::Policy};
+
+/// How long to wait for more messages after one.
+const DEBOUNCE: Duration = Duration::from_millis(10);
+/// How many times longer than it took a reading is waited with before the next one.
+const REST: u32 = 4;
+/// Room for about ten thousand messages.
+const BUFFER: usize = 8 << 20;
+
+/// Why the interfaces cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// A netlink socket cannot be opened.
+    #[error("cannot open a netlink socket: {0}")]
+    Open(#[from] io::Error),
+    /// The interfaces cannot be read.
+    #[error("cannot read the interfaces: {0}")]
+    Read(#[from] rtnetlink::Error),
+    /// The socket is gone.
+    #[error("the netlink socket was closed")]
+    Closed,
+}
+
+/// The table of interfaces, shared by who keeps it and who looks at it.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    links: Arc<Mutex<Links>>,
+    changed: Arc<Notify>,
+    refresh: mpsc::Sender<oneshot::Sender<()>>,
+}
+
+impl Watched {
+    /// Returns the table.
+    pub fn links(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the table has changed since this was last waited for.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Waits until the table is at least as new as this call; not for use on the runtime's thread.
+    pub fn refresh(&self) {
+        let (done, wait) = oneshot::channel();
+        // If the watch has ended, so will the process.
+        if self.refresh.blocking_send(done).is_ok() {
+            drop(wait.blocking_recv());
+        }
+    }
+}
+
+/// What keeps the table.
+#[expect(missing_debug_implementations, reason = "a stream has none")]
+pub struct Watch {
+    policy: Arc<Policy>,
+    watched: Watched,
+    requests: mpsc::Receiver<oneshot::Sender<()>>,
+    handle: Handle,
+    messages: BoxStream<'static, ()>,
+    /// Without it the subscription's socket closes.
+    _subscription: Handle,
+}
+
+impl Watch {
+    /// Subscribes, reads the interfaces, and returns the keeper and the kept.
+    ///
+    /// # Errors
+    ///
+    /// If there is no netlink, or not enough memory.
+    pub async fn start(policy: Arc<Policy>) -> Result<(Self, Watched), WatchError> {
+        let groups = [
+            MulticastGroup::Link,
+            MulticastGroup::Ipv4Ifaddr,
+            MulticastGroup::Ipv6Ifaddr,
+        ];
+        let (mut connection, subscription, messages) = new_multicast_connection(&groups)?;
+        // A missed message costs a reading, so a smaller buffer will do.
+        if let Err(errno) = setsockopt(
+            connection.socket_mut().socket_mut(),
+            sockopt::RcvBufForce,
+            &BUFFER,
+        ) {
+            tracing::debug!(%errno, "the netlink receive buffer stays small");
+        }
+        tokio::spawn(connection);
+        let (connection, handle, _) = new_connection()?;
+        tokio::spawn(connection);
+        let (refresh, requests) = mpsc::channel(1);
+        let watched = Watched {
+            links: Arc::default(),
+            changed: Arc::default(),
+            refresh,
+        };
+        let mut watch = Self {
+            policy,
+            watched: watched.clone(),
+            requests,
+            handle,
+            messages: messages.map(drop).boxed(),
+            _subscription: subscription,
+        };
+        watch.read().await?;
+        Ok((watch, watched))
+    }
+
+    /// Keeps the table until something fails.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel can no longer be asked.
+    pub async fn run(mut self) -> Result<(), WatchError> {
+        let mut waiting = Vec::new();
+        let mut rest = DEBOUNCE;
+        loop {
+            tokio::select! {
+                message = self.messages.next() => message.ok_or(WatchError::Closed)?,
+                Some(done) = self.requests.recv() => waiting.push(done),
+            }
+            let until = Instant::now() + rest;
+            while waiting.is_empty() {
+                tokio::select! {
+                    message = self.messages.next() => message.ok_or(WatchError::Closed)?,
+                    Some(done) = self.requests.recv() => waiting.push(done),
+                    () = sleep_until(until) => break,
+                }
+            }
+            let start = Instant::now();
+            self.read().await?;
+            rest = DEBOUNCE.max(start.elapsed() * REST);
+            for done in waiting.drain(..) {
+                if done.send(()).is_err() {
+                    tracing::debug!("who asked for the interfaces has given up");
+                }
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Result<(), WatchError> {
+        let mut request = self.handle.link().get();
+        request = request.set_filter_mask(AddressFamily::Unspec, vec![LinkExtentMask::SkipStats]);
+        let links: Vec<LinkMessage> = request.execute().try_collect().await?;
+        let addresses: Vec<AddressMessage> =
+            self.handle.address().get().execute().try_collect().await?;
+        let mut by_index: BTreeMap<u32, Vec<IpNet>> = BTreeMap::new();
+        for message in &addresses {
+            if let Some(own) = own_address(message) {
+                by_index.entry(message.header.index).or_default().push(own);
+            }
+        }
+        let actual: Vec<LinkState> = links
+            .iter()
+            .filter_map(|message| {
+                let own = by_index.remove(&message.header.index).unwrap_or_default();
+                link_state(message, own, &self.policy)
+            })
+            .collect();
+        if self.watched.links().update(actual) {
+            self.watched.changed.notify_one();
+        }
+        Ok(())
+    }
+}
+
+/// Reads a link message; none if the interface has a name that cannot be on the wire.
+fn link_state(
+    message: &LinkMessage,
+    mut addresses: Vec<IpNet>,
+    policy: &Policy,
+) -> Option<LinkState> {
+    let (mut name, mut mac, mut mtu) = (None, None, 0);
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "there are a hundred attributes"
+    )]
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(text) => name = text.parse().ok(),
+            LinkAttribute::Address(bytes) => mac = bytes.as_slice().try_into().ok().map(Mac),
+            LinkAttribute::Mtu(bytes) => mtu = *bytes,
+            _ => {}
+        }
+    }
+    addresses.sort_unstable();
+    let link = Link {
+        index: message.header.index,
+        name: name?,
+    };
+    Some(LinkState {
+        role: policy.role(&link.name, &addresses),
+        up: message
+            .header
+            .flags
+            .contains(LinkFlags::Up | LinkFlags::Running),
+        link,
+        mac,
+        mtu,
+        addresses,
+    })
+}
+
+/// Reads an address message; none if the address is not usable (yet).
+fn own_address(message: &AddressMessage) -> Option<IpNet> {
+    let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    let optimistic = message.attributes.iter().any(|attribute| {
+        matches!(attribute, AddressAttribute::Flags(flags) if flags.contains(AddressFlags::Optimistic))
+    });
+    if message.header.flags.intersects(unusable) && !optimistic {
+        return None;
+    }
+    let (mut local, mut address) = (None, None);
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "only these two are addresses"
+    )]
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(own) => local = Some(*own),
+            // The other end's, on a point-to-point link.
+            AddressAttribute::Address(own) => address = Some(*own),
+            _ => {}
+        }
+    }
+    IpNet::new(local.or(address)?, message.header.prefix_len).ok()
+}
