@@ -10,6 +10,8 @@ mod notice;
 mod steps;
 mod tables;
 #[cfg(test)]
+mod tests;
+#[cfg(test)]
 mod world;
 
 use std::{
