@@ -1,5 +1,9 @@
 //! Where the resources come from.
 
+mod file;
+
+pub use self::file::{Error, FileDatastore};
+
 use crate::event::Event;
 
 /// What a datastore tells: the first one holds all that there is, the rest what changed since.
