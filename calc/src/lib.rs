@@ -1,13 +1,21 @@
 //! The unprivileged side: decides what the kernel should hold.
 
 mod calculator;
+mod config;
+mod dataplane;
 pub mod datastore;
 mod delta;
 pub mod event;
+mod face;
 mod reconciler;
+mod shell;
+mod start;
 mod table;
 
 pub use self::{
     calculator::Calculator,
+    config::{Config, ConfigError},
     reconciler::{Counts, Input, Notice, Output, Reconciler, Unplaced},
+    shell::ShellError,
+    start::{StartError, start},
 };

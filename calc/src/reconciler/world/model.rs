@@ -9,7 +9,7 @@ use ipc_proto::{
 };
 use ipnet::IpNet;
 
-use super::Slot;
+use super::script::Slot;
 use crate::reconciler::Output;
 
 /// The flags of a BPF route that are against the policy.
