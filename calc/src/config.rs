@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(config.node_name, host.trim().to_lowercase());
         assert_eq!(config.runtime_dir, Path::new("/run/cairn"));
         assert_eq!(config.route_refresh_interval, Some(Duration::from_secs(90)));
-        assert_eq!(config.face_users, []);
+        assert!(config.face_users.is_empty());
     }
 
     #[test]
