@@ -3,11 +3,19 @@
 use std::{fs, io, path::Path};
 
 use listenfd::ListenFd;
+use nix::{
+    errno::Errno,
+    sys::{prctl, signal::Signal},
+    unistd::getppid,
+};
 
 use crate::{
     config::{Config, ConfigError},
     shell::{self, ShellError},
 };
+
+/// The environment variable in which a supervisor that starts its children itself gives its id.
+const SUPERVISED: &str = "CAIRN_SUPERVISED";
 
 /// Why the process ended.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +37,9 @@ pub enum StartError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Whoever started it is gone.
+    #[error("the supervisor {0} died before calc could follow it")]
+    Orphan(String),
     /// It cannot go on.
     #[error(transparent)]
     Shell(#[from] ShellError),
@@ -44,6 +55,7 @@ fn io(what: &'static str) -> impl Fn(io::Error) -> StartError {
 ///
 /// If it cannot start or go on.
 pub fn start(config: &Path) -> Result<(), StartError> {
+    follow_supervisor()?;
     let config = Config::read(config)?;
     let listener = ListenFd::from_env()
         .take_unix_listener(0)
@@ -56,6 +68,21 @@ pub fn start(config: &Path) -> Result<(), StartError> {
         .map_err(io("cannot start the runtime"))?
         .block_on(shell::run(config, listener))?;
     Ok(())
+}
+
+/// Has the kernel end this process with its supervisor: the next supervisor starts another, and two
+/// would take the lease from each other for ever.
+fn follow_supervisor() -> Result<(), StartError> {
+    let Ok(supervisor) = std::env::var(SUPERVISED) else {
+        return Ok(());
+    };
+    let failed = |errno: Errno| io("prctl(PR_SET_PDEATHSIG)")(errno.into());
+    prctl::set_pdeathsig(Signal::SIGTERM).map_err(failed)?;
+    if getppid().to_string() == supervisor {
+        Ok(())
+    } else {
+        Err(StartError::Orphan(supervisor))
+    }
 }
 
 /// This process parses what others write: it should be able to do nothing.

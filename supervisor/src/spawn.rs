@@ -80,7 +80,7 @@ impl Recipe {
     fn environment(&self) -> Vec<(&'static str, OsString)> {
         let names: Vec<_> = self.listeners.iter().map(|(name, _)| *name).collect();
         let mut environment = vec![
-            ("CAIRN_SUPERVISED", "1".into()),
+            ("CAIRN_SUPERVISED", std::process::id().to_string().into()),
             ("NOTIFY_SOCKET", self.notify.clone().into()),
             (
                 "WATCHDOG_USEC",

@@ -72,7 +72,7 @@ fn the_routes_are_those_of_the_vectors() {
 }
 
 /// A route as the vectors write it.
-fn json(cidr: &IpNet, route: &Route) -> Value {
+pub(crate) fn json(cidr: &IpNet, route: &Route) -> Value {
     json!({
         "dst": cidr,
         "types": route.types.names().collect::<Vec<_>>(),
@@ -97,7 +97,7 @@ fn json(cidr: &IpNet, route: &Route) -> Value {
 }
 
 /// Fills in what the vectors leave out.
-fn complete(route: &Value) -> Value {
+pub(crate) fn complete(route: &Value) -> Value {
     let mut full = json!({
         "dst_node_name": "",
         "dst_node_ip": "",

@@ -7,6 +7,7 @@
     reason = "a test that cannot go on panics"
 )]
 
+mod cluster;
 mod graph_vectors;
 mod order;
 mod scenarios;
