@@ -1,4 +1,21 @@
 //! Where the resources come from.
+//!
+//! A directory of documents in the shapes that `calicoctl` and `kubectl` print. `Store` is the pure
+//! part, from the content of files to events; `FileDatastore` watches a real directory for it.
+
+mod convert;
+mod document;
+mod file;
+mod resource;
+mod settings;
+mod store;
+mod tree;
+mod view;
+
+pub use self::{
+    file::{Error, FileDatastore},
+    store::Store,
+};
 
 use crate::event::Event;
 

@@ -1,7 +1,27 @@
 //! The unprivileged side: decides what the kernel should hold.
 
 mod calculator;
+mod config;
+mod conflict;
+mod dataplane;
 pub mod datastore;
+mod delta;
 pub mod event;
+mod face;
+mod index;
+mod kind;
+mod prefix;
+mod reconciler;
+mod resolver;
+pub mod route;
+mod shell;
+mod start;
+mod table;
 
-pub use self::calculator::Calculator;
+pub use self::{
+    calculator::Calculator,
+    config::{Config, ConfigError},
+    reconciler::{Counts, Input, Notice, Output, Reconciler, Unplaced},
+    shell::ShellError,
+    start::{StartError, start},
+};

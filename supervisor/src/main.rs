@@ -1,2 +1,44 @@
-//! Empty.
-fn main() {}
+//! `cairn-supervisor`: reads its configuration and keeps the two processes alive until it is told
+//! to stop.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Parser;
+use supervisor::{config::Config, shell};
+use tracing_subscriber::EnvFilter;
+
+/// Starts cairn-privhelper and cairn-calc, keeps them alive, and stops them in order.
+#[derive(Parser)]
+#[command(name = "cairn-supervisor", version)]
+struct Args {
+    /// The configuration file; without one the defaults hold if /etc/cairn/supervisor.toml does
+    /// not exist.
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
+        )
+        .init();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
+    let config = Config::load(args.config.as_deref())?;
+    // One thread: the children die with the thread that started them (PR_SET_PDEATHSIG).
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    Ok(runtime.block_on(shell::run(&config))?)
+}

@@ -21,10 +21,10 @@ pub fn inside() -> bool {
 pub fn command() -> std::io::Result<Command> {
     // /run: named network namespaces and runtime directories; bpffs: pins. Both die with the mount
     // namespace, and that dies with its processes: each link of the chain is killed with the one
-    // before.
+    // before. The shell stays as process 1, to reap what loses its parent.
     let prepare = "mount -t tmpfs -o mode=755 tmpfs /run && mkdir -p /run/netns \
         && { mountpoint -q /sys || mount -t sysfs sysfs /sys; } \
-        && mount -t bpf -o mode=700 bpf /sys/fs/bpf && ip link set lo up && exec \"$0\" \"$@\"";
+        && mount -t bpf -o mode=700 bpf /sys/fs/bpf && ip link set lo up && \"$0\" \"$@\" || exit";
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL", "unshare", "--kill-child", "--fork"])

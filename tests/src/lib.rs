@@ -1,4 +1,17 @@
 //! What the tests across processes and the demo share.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::exit,
+    reason = "a test or demo that cannot go on says where it stopped"
+)]
 
+pub mod claims;
+pub mod helper;
 pub mod isolate;
 pub mod netns;
+pub mod ping;
+pub mod wait;
+pub mod world;

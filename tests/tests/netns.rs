@@ -13,8 +13,8 @@ use futures_util::StreamExt;
 use ipc_proto::{BpfRoute, BpfTarget, Flags, LinkEvent, LinkRole, Observed, Op, OpError, Step};
 use ipnet::IpNet;
 use tests::{
+    helper::{Helper, feed, link, link_state, shell},
     isolate,
-    netns::{Helper, feed, link, link_state, shell},
 };
 
 /// Runs `body` inside with a runtime.

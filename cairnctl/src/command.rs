@@ -1,0 +1,131 @@
+//! The command line, and what each command does: ask, then render.
+
+use std::{io, path::PathBuf};
+
+use clap::{Parser, Subcommand};
+use ipc_proto::view::Kind;
+use serde_json::{Value, json};
+
+use crate::{
+    client::{self, Face, Unreachable},
+    rows, status,
+};
+
+/// Shows what Cairn does on this node, and asks it to look again.
+#[derive(Debug, Parser)]
+#[command(name = "cairnctl", version)]
+pub(crate) struct Args {
+    /// Where Cairn's sockets are.
+    #[arg(long, global = true, value_name = "PATH", default_value = "/run/cairn")]
+    runtime_dir: PathBuf,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the state of the processes; fails unless all answer and the kernel is in sync.
+    Status,
+    /// Show a table: what is, and where it differs from what should be.
+    Routes(Tables),
+    /// Have the kernel read back and repaired.
+    Resync,
+}
+
+/// Which table; the BPF routes if nothing else is asked for.
+#[derive(Clone, Copy, Debug, clap::Args)]
+#[group(multiple = false)]
+struct Tables {
+    /// The kernel's routes.
+    #[arg(long)]
+    kernel: bool,
+    /// Neighbours and forwarding entries.
+    #[arg(long)]
+    neighbours: bool,
+    /// Settings of interfaces and tunnel devices.
+    #[arg(long)]
+    links: bool,
+}
+
+impl Tables {
+    fn kinds(self) -> &'static [Kind] {
+        match self {
+            Self { kernel: true, .. } => &[Kind::KernelRoutes],
+            Self {
+                neighbours: true, ..
+            } => &[Kind::Neighbours, Kind::Fdb],
+            Self { links: true, .. } => &[Kind::LinkSettings, Kind::TunnelDevices],
+            Self { .. } => &[Kind::BpfRoutes],
+        }
+    }
+}
+
+/// A command could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("calc: {0}")]
+    Unreachable(#[from] Unreachable),
+    #[error("calc: {0}")]
+    Rows(#[from] client::RowsError),
+    #[error("calc does not resync: {0}")]
+    Resync(zbus::Error),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Carries the command out. Returns what to print, and whether all is well.
+pub(crate) async fn run(args: &Args) -> Result<(String, bool), Error> {
+    match args.command {
+        Command::Status => {
+            let ask = async |face| (face, client::properties(&args.runtime_dir, face).await);
+            // At once: each may take its time to be given up.
+            let faces = tokio::join!(
+                ask(Face::Supervisor),
+                ask(Face::PrivHelper),
+                ask(Face::Calc)
+            );
+            let faces = <[_; 3]>::from(faces);
+            let text = if args.json {
+                document(&status::json(&faces))
+            } else {
+                status::text(&faces)
+            };
+            Ok((text, status::good(&faces)))
+        }
+        Command::Routes(tables) => {
+            let calc = open_calc(args).await?;
+            let mut listings = Vec::new();
+            for kind in tables.kinds() {
+                let listed = client::rows(&calc, *kind).await?;
+                listings.push((*kind, listed));
+            }
+            let text = if args.json {
+                document(&rows::json(&listings))
+            } else {
+                rows::text(&listings)
+            };
+            Ok((text, true))
+        }
+        Command::Resync => {
+            let calc = open_calc(args).await?;
+            client::resync(&calc).await.map_err(Error::Resync)?;
+            let text = if args.json {
+                document(&json!({ "resync": "acknowledged" }))
+            } else {
+                "calc reads the kernel back and repairs what differs\n".to_owned()
+            };
+            Ok((text, true))
+        }
+    }
+}
+
+async fn open_calc(args: &Args) -> Result<zbus::Connection, Error> {
+    Ok(client::open(&args.runtime_dir, Face::Calc).await?)
+}
+
+fn document(value: &Value) -> String {
+    format!("{value:#}\n")
+}

@@ -1,0 +1,203 @@
+//! The columns of each kind of table, and its keys and values as cells of them.
+
+use ipc_proto::{
+    BpfRoute, BpfTarget, Flags, Hop, KernelRoute, Link, LinkProfile, Observed, Op, Protocol,
+    RouteKey, RouteKind, Table, Tunnel, TunnelDevice, view::Kind,
+};
+use serde_json::{Value, json};
+
+/// A key and what is or should be under it. No value: nothing should be, or nothing that a request
+/// could make is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Cells {
+    pub(super) key: Vec<Value>,
+    pub(super) value: Option<Vec<Value>>,
+}
+
+/// Returns the names of the columns: those of the key, then those of the value.
+pub(super) const fn columns(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::LinkSettings => &["dev", "profile"],
+        Kind::TunnelDevices => &[
+            "tunnel", "vni", "port", "local", "parent", "mac", "mtu", "address",
+        ],
+        Kind::Neighbours => &["address", "dev", "mac"],
+        Kind::Fdb => &["mac", "dev", "dst"],
+        Kind::BpfRoutes => &["prefix", "flags", "target"],
+        Kind::KernelRoutes => &[
+            "prefix", "table", "metric", "kind", "via", "dev", "proto", "src", "mtu",
+        ],
+    }
+}
+
+/// Returns what a row of the kind is called.
+pub(super) const fn type_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::LinkSettings => "link-settings",
+        Kind::TunnelDevices => "tunnel-device",
+        Kind::Neighbours => "neighbour",
+        Kind::Fdb => "fdb",
+        Kind::BpfRoutes => "bpf-route",
+        Kind::KernelRoutes => "kernel-route",
+    }
+}
+
+/// Returns what the kind is called.
+pub(super) const fn title(kind: Kind) -> &'static str {
+    match kind {
+        Kind::LinkSettings => "link settings",
+        Kind::TunnelDevices => "tunnel devices",
+        Kind::Neighbours => "neighbours",
+        Kind::Fdb => "forwarding entries",
+        Kind::BpfRoutes => "BPF routes",
+        Kind::KernelRoutes => "kernel routes",
+    }
+}
+
+/// Returns what an op makes true, if it is about a table.
+pub(super) fn cells(op: &Op) -> Option<Cells> {
+    let (key, value) = match op {
+        Op::LinkSettings(link, profile) => (vec![name(link)], profile.map(settings)),
+        Op::TunnelDevice(tunnel, device) => (
+            vec![tunnel_name(*tunnel)],
+            device.as_ref().map(tunnel_device),
+        ),
+        Op::Neighbour(key, mac) => (
+            vec![shown(&key.address), name(&key.link)],
+            mac.map(|mac| vec![shown(&mac)]),
+        ),
+        Op::Fdb(key, node) => (
+            vec![shown(&key.mac), name(&key.link)],
+            node.map(|node| vec![shown(&node)]),
+        ),
+        Op::BpfRoute(prefix, route) => (vec![shown(prefix)], route.as_ref().map(bpf_route)),
+        Op::KernelRoute(key, route) => (route_key(key), route.as_ref().map(kernel_route)),
+        Op::Rule(..)
+        | Op::Attachment(..)
+        | Op::Endpoint(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::Masquerade(_)
+        | Op::FlowFlush(_) => return None,
+    };
+    Some(Cells { key, value })
+}
+
+/// Returns what is as the op that would make it so. An op without a value stands for something that
+/// none could make.
+pub(super) fn as_op(observed: &Observed) -> Option<Op> {
+    Some(match observed.clone() {
+        Observed::Link(_) => return None,
+        Observed::LinkSettings(link, profile) => Op::LinkSettings(link, Some(profile)),
+        Observed::TunnelDevice(tunnel, device) => Op::TunnelDevice(tunnel, device),
+        Observed::Neighbour(key, mac) => Op::Neighbour(key, Some(mac)),
+        Observed::Fdb(key, node) => Op::Fdb(key, node),
+        Observed::BpfRoute(prefix, route) => Op::BpfRoute(prefix, route),
+        Observed::KernelRoute(key, route) => Op::KernelRoute(key, route),
+    })
+}
+
+fn shown(value: &impl ToString) -> Value {
+    value.to_string().into()
+}
+
+fn name(link: &Link) -> Value {
+    shown(&link.name)
+}
+
+fn settings(profile: LinkProfile) -> Vec<Value> {
+    vec![json!(match profile {
+        LinkProfile::Workload => "workload",
+        LinkProfile::Tunnel => "tunnel",
+        LinkProfile::Uplink => "uplink",
+    })]
+}
+
+fn tunnel_name(tunnel: Tunnel) -> Value {
+    json!(match tunnel {
+        Tunnel::VxlanV4 => "vxlan-v4",
+        Tunnel::VxlanV6 => "vxlan-v6",
+    })
+}
+
+fn tunnel_device(device: &TunnelDevice) -> Vec<Value> {
+    vec![
+        device.vni.into(),
+        device.port.into(),
+        shown(&device.local),
+        name(&device.parent),
+        shown(&device.mac),
+        device.mtu.into(),
+        shown(&device.address),
+    ]
+}
+
+fn bpf_route(route: &BpfRoute) -> Vec<Value> {
+    let target = match &route.target {
+        BpfTarget::None => Value::Null,
+        BpfTarget::NextHop(address) => shown(address),
+        // The index is what the entry holds.
+        BpfTarget::Link(link) => shown(link),
+    };
+    vec![flags(route.flags), target]
+}
+
+fn flags(flags: Flags) -> Value {
+    if flags == Flags::default() {
+        return json!([]);
+    }
+    flags.to_string().split(',').collect()
+}
+
+fn route_key(key: &RouteKey) -> Vec<Value> {
+    let table = match key.table {
+        Table::Main => "main",
+        Table::Second => "second",
+    };
+    vec![shown(&key.prefix), table.into(), key.metric.into()]
+}
+
+fn kernel_route(route: &KernelRoute) -> Vec<Value> {
+    let (kind, hops) = match &route.kind {
+        RouteKind::Unicast(hop) => ("unicast", std::slice::from_ref(hop)),
+        RouteKind::Multipath(hops) => ("multipath", hops.as_slice()),
+        RouteKind::Local(link) => {
+            return kernel_cells(route, "local", json!([]), json!([name(link)]));
+        }
+        RouteKind::Blackhole => ("blackhole", [].as_slice()),
+        RouteKind::Prohibit => ("prohibit", [].as_slice()),
+        RouteKind::Unreachable => ("unreachable", [].as_slice()),
+        RouteKind::Throw => ("throw", [].as_slice()),
+    };
+    let links = hops.iter().map(|hop| name(&hop.link)).collect();
+    // Hops on the link have no next hop; the others keep their places.
+    let via = if hops.iter().any(|hop| hop.via.is_some()) {
+        hops.iter().map(via).collect()
+    } else {
+        json!([])
+    };
+    kernel_cells(route, kind, via, links)
+}
+
+fn kernel_cells(route: &KernelRoute, kind: &str, via: Value, links: Value) -> Vec<Value> {
+    let protocol = match route.protocol {
+        Protocol::Device => "device",
+        Protocol::Safe => "safe",
+    };
+    vec![
+        kind.into(),
+        via,
+        links,
+        protocol.into(),
+        route.source.as_ref().map_or(Value::Null, shown),
+        json!(route.mtu),
+    ]
+}
+
+fn via(hop: &Hop) -> Value {
+    match hop.via {
+        None => Value::Null,
+        Some(via) if hop.onlink => format!("{via} onlink").into(),
+        Some(via) => shown(&via),
+    }
+}

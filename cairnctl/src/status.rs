@@ -1,0 +1,153 @@
+//! `status`: what the processes say of themselves, and which of them do not.
+
+use serde_json::{Map, Value, json};
+use zbus::{OwnedVariant, Variant};
+
+use crate::{
+    client::{Face, Properties, Unreachable},
+    table,
+};
+
+/// Each process with what came of asking it.
+type Answers = [(Face, Result<Properties, Unreachable>)];
+
+/// Returns whether all answered and the kernel holds what it should.
+pub(crate) fn good(answers: &Answers) -> bool {
+    answers.iter().all(|(face, answer)| match (face, answer) {
+        (_, Err(_)) => false,
+        (Face::Calc, Ok(properties)) => properties
+            .get("InSync")
+            .is_some_and(|in_sync| cell(in_sync) == Value::Bool(true)),
+        (Face::Supervisor | Face::PrivHelper, Ok(_)) => true,
+    })
+}
+
+/// Renders for a reader.
+pub(crate) fn text(answers: &Answers) -> String {
+    let process = |(face, answer): &(Face, Result<Properties, Unreachable>)| {
+        let name = face.name();
+        match answer {
+            Err(error) => format!("{name}: not reachable: {error}\n"),
+            Ok(properties) => {
+                let row = |(name, value): (&String, &OwnedVariant)| {
+                    vec![format!("  {name}"), table::text(&cell(value))]
+                };
+                let rows: Vec<_> = properties.iter().map(row).collect();
+                format!("{name}:\n{}", table::align(&rows))
+            }
+        }
+    };
+    answers.iter().map(process).collect()
+}
+
+/// Renders for a program.
+pub(crate) fn json(answers: &Answers) -> Value {
+    let process = |answer: &Result<Properties, Unreachable>| match answer {
+        Err(error) => json!({ "reachable": false, "error": error.to_string() }),
+        Ok(properties) => {
+            let properties: Map<_, _> = properties
+                .iter()
+                .map(|(name, value)| (name.clone(), cell(value)))
+                .collect();
+            json!({ "reachable": true, "properties": properties })
+        }
+    };
+    let processes: Map<_, _> = answers
+        .iter()
+        .map(|(face, answer)| (face.name().to_owned(), process(answer)))
+        .collect();
+    processes.into()
+}
+
+/// Returns a property as a cell.
+fn cell(value: &Variant<'_>) -> Value {
+    match value {
+        Variant::Bool(value) => (*value).into(),
+        Variant::U8(value) => (*value).into(),
+        Variant::I16(value) => (*value).into(),
+        Variant::U16(value) => (*value).into(),
+        Variant::I32(value) => (*value).into(),
+        Variant::U32(value) => (*value).into(),
+        Variant::I64(value) => (*value).into(),
+        Variant::U64(value) => (*value).into(),
+        Variant::F64(value) => (*value).into(),
+        Variant::Str(value) => value.as_str().into(),
+        Variant::Variant(value) => cell(value),
+        Variant::Array(values) => values.iter().map(cell).collect(),
+        Variant::Signature(_)
+        | Variant::ObjectPath(_)
+        | Variant::Dict(_)
+        | Variant::Structure(_)
+        | Variant::Fd(_) => value.to_string().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn properties(list: Vec<(&str, Variant<'_>)>) -> Properties {
+        let owned = |(name, value): (&str, Variant<'_>)| {
+            let value = OwnedVariant::try_from(value).ok()?;
+            Some((name.to_owned(), value))
+        };
+        list.into_iter().filter_map(owned).collect()
+    }
+
+    fn answers(in_sync: bool) -> [(Face, Result<Properties, Unreachable>); 3] {
+        let supervisor = properties(vec![("CalcState", "up".into()), ("CalcPid", 7_u32.into())]);
+        let calc = properties(vec![
+            ("InSync", in_sync.into()),
+            ("Incarnation", u64::MAX.into()),
+            ("Problems", vec!["a", "b"].into()),
+        ]);
+        let silent = Unreachable::Silent("/run/cairn/privhelper.sock".into());
+        [
+            (Face::Supervisor, Ok(supervisor)),
+            (Face::PrivHelper, Err(silent)),
+            (Face::Calc, Ok(calc)),
+        ]
+    }
+
+    #[test]
+    fn a_reader_sees_each_process_and_why_one_is_silent() {
+        assert_eq!(
+            text(&answers(true)),
+            "\
+supervisor:
+  CalcPid    7
+  CalcState  up
+privhelper: not reachable: no answer at /run/cairn/privhelper.sock within 5 s: it is starting or hangs
+calc:
+  InSync       yes
+  Incarnation  18446744073709551615
+  Problems     a,b
+"
+        );
+    }
+
+    #[test]
+    fn a_program_sees_one_object_for_each_process() {
+        let json = json(&answers(false));
+        assert_eq!(
+            json["calc"],
+            json!({
+                "reachable": true,
+                "properties": {"InSync": false, "Incarnation": u64::MAX, "Problems": ["a", "b"]},
+            })
+        );
+        assert_eq!(json["privhelper"]["reachable"], json!(false));
+        assert_eq!(json["supervisor"]["properties"]["CalcPid"], json!(7));
+    }
+
+    #[test]
+    fn all_is_well_only_if_all_answer_and_calc_is_in_sync() {
+        let [supervisor, silent, in_sync] = answers(true);
+        let [_, _, behind] = answers(false);
+        let helper = || (Face::PrivHelper, Ok(Properties::new()));
+        assert!(!good(&[silent]));
+        assert!(!good(&[helper(), behind]));
+        assert!(!good(&[helper(), (Face::Calc, Ok(Properties::new()))]));
+        assert!(good(&[supervisor, helper(), in_sync]));
+    }
+}

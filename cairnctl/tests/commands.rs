@@ -1,0 +1,287 @@
+//! The real command against faces that are served the way the processes serve theirs.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::{
+    os::unix::net::UnixListener as Listener,
+    path::Path,
+    process::{Command, Output},
+};
+
+use ipc_proto::{
+    BpfRoute, BpfTarget, Flags, Observed, Op, bus, codec,
+    view::{Kind, Row, Rows, RowsRequest},
+};
+use ipnet::{IpNet, Ipv4Net};
+use serde_bytes::ByteBuf;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use zbus::fdo;
+
+/// How many rows the served table has, and a page of it.
+const ROWS: u32 = 25;
+const PAGE: usize = 10;
+
+#[derive(Clone)]
+struct Calc {
+    in_sync: bool,
+    resyncs: u64,
+}
+
+#[zbus::interface(name = "io.cairn.Calc1")]
+impl Calc {
+    fn resync(&mut self) -> fdo::Result<()> {
+        self.resyncs += 1;
+        if self.in_sync {
+            Ok(())
+        } else {
+            Err(fdo::Error::Failed("no helper".to_owned()))
+        }
+    }
+
+    #[expect(clippy::unused_self, reason = "a method of the interface")]
+    fn rows(&self, request: &serde_bytes::Bytes) -> ByteBuf {
+        let request: RowsRequest = codec::decode(request).unwrap();
+        let all = if request.kind == Kind::BpfRoutes {
+            ROWS
+        } else {
+            0
+        };
+        let rows = (request.skip..all).take(PAGE).map(row).collect();
+        ByteBuf::from(codec::encode(&Rows { rows }).unwrap())
+    }
+
+    #[zbus(property)]
+    fn in_sync(&self) -> bool {
+        self.in_sync
+    }
+
+    #[zbus(property)]
+    #[expect(clippy::unused_self, reason = "a method of the interface")]
+    fn problems(&self) -> Vec<String> {
+        vec!["pool x: bad CIDR".to_owned()]
+    }
+}
+
+fn row(index: u32) -> Row {
+    let prefix = IpNet::V4(Ipv4Net::new(index.into(), 32).unwrap());
+    let route = BpfRoute {
+        flags: Flags(1),
+        target: BpfTarget::None,
+    };
+    Row {
+        desired: Some(Op::BpfRoute(prefix, Some(route.clone()))),
+        actual: Some(Observed::BpfRoute(prefix, Some(route))),
+        failed: None,
+    }
+}
+
+#[derive(Clone)]
+struct Supervisor;
+
+#[zbus::interface(name = "io.cairn.Supervisor1")]
+impl Supervisor {
+    #[zbus(property)]
+    #[expect(clippy::unused_self, reason = "a method of the interface")]
+    fn calc_pid(&self) -> u32 {
+        42
+    }
+}
+
+#[derive(Clone)]
+struct PrivHelper;
+
+#[zbus::interface(name = "io.cairn.PrivHelper1")]
+impl PrivHelper {
+    #[zbus(property)]
+    #[expect(clippy::unused_self, reason = "a method of the interface")]
+    fn leased(&self) -> bool {
+        true
+    }
+}
+
+/// Serves a face for as long as the test runs.
+fn serve<F: zbus::object_server::Interface + Clone>(
+    dir: &Path,
+    socket: &str,
+    path: &'static str,
+    face: F,
+) {
+    // Bound here, so that it is there when this returns.
+    let listener = Listener::bind(dir.join(socket)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let listener = UnixListener::from_std(listener).unwrap();
+            bus::serve_face(listener, |_| true, path, face).await
+        })
+    });
+}
+
+fn serve_all(in_sync: bool) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let calc = Calc {
+        in_sync,
+        resyncs: 0,
+    };
+    serve(dir.path(), bus::socket::CALC, bus::CALC_PATH, calc);
+    serve(
+        dir.path(),
+        bus::socket::SUPERVISOR,
+        bus::SUPERVISOR_PATH,
+        Supervisor,
+    );
+    serve(
+        dir.path(),
+        bus::socket::PRIVHELPER,
+        bus::PRIVHELPER_PATH,
+        PrivHelper,
+    );
+    dir
+}
+
+fn cairnctl(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_cairnctl"))
+        .arg("--runtime-dir")
+        .arg(dir)
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn status_is_good_when_all_answer_and_calc_is_in_sync() {
+    let dir = serve_all(true);
+    let output = cairnctl(dir.path(), &["status"]);
+    assert_eq!(
+        stdout(&output),
+        "\
+supervisor:
+  CalcPid  42
+privhelper:
+  Leased  yes
+calc:
+  InSync    yes
+  Problems  pool x: bad CIDR
+"
+    );
+    assert_eq!(output.status.code(), Some(0));
+    let json: Value =
+        serde_json::from_slice(&cairnctl(dir.path(), &["--json", "status"]).stdout).unwrap();
+    assert_eq!(
+        json["privhelper"]["properties"]["Leased"],
+        Value::Bool(true)
+    );
+}
+
+#[test]
+fn status_is_bad_when_calc_is_not_in_sync() {
+    let dir = serve_all(false);
+    let output = cairnctl(dir.path(), &["status"]);
+    assert!(stdout(&output).contains("InSync    no"));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn status_tells_for_each_process_why_it_is_not_reachable() {
+    let dir = tempfile::tempdir().unwrap();
+    // One is gone, one was never there, one takes connections and says nothing.
+    drop(Listener::bind(dir.path().join(bus::socket::SUPERVISOR)).unwrap());
+    let _silent = Listener::bind(dir.path().join(bus::socket::CALC)).unwrap();
+    let output = cairnctl(dir.path(), &["status"]);
+    let at = |socket| dir.path().join(socket).display().to_string();
+    assert_eq!(
+        stdout(&output),
+        format!(
+            "supervisor: not reachable: it is not running: nobody listens at {}\n\
+             privhelper: not reachable: is Cairn running? looked for {}\n\
+             calc: not reachable: no answer at {} within 5 s: it is starting or hangs\n",
+            at(bus::socket::SUPERVISOR),
+            at(bus::socket::PRIVHELPER),
+            at(bus::socket::CALC),
+        )
+    );
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn routes_are_read_to_the_last_page() {
+    let dir = serve_all(true);
+    let text = stdout(&cairnctl(dir.path(), &["routes"]));
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 26, "{text}");
+    assert_eq!(lines[0], "PREFIX       FLAGS    TARGET  STATE");
+    assert_eq!(lines[25], "0.0.0.24/32  in-pool  -       ok");
+    let json: Value =
+        serde_json::from_slice(&cairnctl(dir.path(), &["routes", "--json"]).stdout).unwrap();
+    assert_eq!(json.as_array().unwrap().len(), 25);
+    let kernel = cairnctl(dir.path(), &["routes", "--kernel"]);
+    assert_eq!(stdout(&kernel).lines().count(), 1);
+}
+
+#[test]
+fn only_one_table_can_be_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = cairnctl(dir.path(), &["routes", "--kernel", "--links"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn resync_reports_what_calc_answered() {
+    let dir = serve_all(true);
+    let output = cairnctl(dir.path(), &["resync"]);
+    assert_eq!(
+        stdout(&output),
+        "calc reads the kernel back and repairs what differs\n"
+    );
+    assert_eq!(output.status.code(), Some(0));
+    let dir = serve_all(false);
+    let output = cairnctl(dir.path(), &["resync"]);
+    assert!(
+        stderr(&output).starts_with("cairnctl: calc does not resync: "),
+        "{}",
+        stderr(&output)
+    );
+    assert!(stderr(&output).contains("no helper"));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_missing_socket_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = cairnctl(dir.path(), &["routes"]);
+    let wanted = format!(
+        "cairnctl: calc: is Cairn running? looked for {}\n",
+        dir.path().join(bus::socket::CALC).display()
+    );
+    assert_eq!(stderr(&output), wanted);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let dir = serve_all(true);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = Command::new(env!("CARGO_BIN_EXE_cairnctl"))
+        .arg("--runtime-dir")
+        .arg(dir.path())
+        .arg("routes")
+        .stdout(writer)
+        .output()
+        .unwrap();
+    assert_eq!(stderr(&output), "");
+    assert_eq!(output.status.code(), Some(0));
+}

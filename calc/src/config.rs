@@ -1,0 +1,198 @@
+//! The configuration file of `cairn-calc`, in TOML. An unknown key is an error.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+
+/// Where the kernel tells the host's name.
+const HOSTNAME: &str = "/proc/sys/kernel/hostname";
+
+/// The configuration is unusable.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The file is not as it should be.
+    #[error("{}: {source}", path.display())]
+    Parse {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: toml::de::Error,
+    },
+    /// The interval makes no sense.
+    #[error(
+        "{}: route_refresh_interval is {value}: it must be a number of seconds, or 0 for never",
+        path.display()
+    )]
+    Interval {
+        /// Which file.
+        path: PathBuf,
+        /// What it says.
+        value: f64,
+    },
+    /// There is no name for this node.
+    #[error("{}: node_name is empty", path.display())]
+    NodeName {
+        /// Which file.
+        path: PathBuf,
+    },
+}
+
+/// What the file says.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    node_name: Option<String>,
+    datastore_dir: PathBuf,
+    #[serde(default = "runtime_dir")]
+    runtime_dir: PathBuf,
+    #[serde(default = "route_refresh_interval")]
+    route_refresh_interval: f64,
+    #[serde(default)]
+    face_users: Vec<u32>,
+}
+
+fn runtime_dir() -> PathBuf {
+    PathBuf::from("/run/cairn")
+}
+
+/// Felix's default.
+fn route_refresh_interval() -> f64 {
+    90.0
+}
+
+/// How `cairn-calc` is set up on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The name of this node in the datastore. Without one in the file it is the host's name in
+    /// lower case, as in Calico.
+    pub node_name: String,
+    /// The directory with the resources.
+    pub datastore_dir: PathBuf,
+    /// The directory with the sockets of all processes.
+    pub runtime_dir: PathBuf,
+    /// How long after a reading the kernel is read back without a cause (Felix's
+    /// `RouteRefreshInterval`); `None` is never.
+    pub route_refresh_interval: Option<Duration>,
+    /// The users, by number, who may look at this process and ask for a resync; root and its own
+    /// user always may.
+    pub face_users: Vec<u32>,
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read or is not as it should be.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(path, &read(path)?)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let path = path.to_owned();
+        let file: File = match toml::from_str(text) {
+            Ok(file) => file,
+            Err(source) => return Err(ConfigError::Parse { path, source }),
+        };
+        let value = file.route_refresh_interval;
+        let Ok(interval) = Duration::try_from_secs_f64(value) else {
+            return Err(ConfigError::Interval { path, value });
+        };
+        let node_name = match file.node_name {
+            Some(name) => name,
+            None => read(Path::new(HOSTNAME))?.trim().to_lowercase(),
+        };
+        if node_name.is_empty() {
+            return Err(ConfigError::NodeName { path });
+        }
+        Ok(Self {
+            node_name,
+            datastore_dir: file.datastore_dir,
+            runtime_dir: file.runtime_dir,
+            route_refresh_interval: (!interval.is_zero()).then_some(interval),
+            face_users: file.face_users,
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(Path::new("calc.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_not_said_has_a_default() {
+        let config = parse("datastore_dir = '/d'").unwrap();
+        let host = fs::read_to_string(HOSTNAME).unwrap();
+        assert_eq!(config.node_name, host.trim().to_lowercase());
+        assert_eq!(config.runtime_dir, Path::new("/run/cairn"));
+        assert_eq!(config.route_refresh_interval, Some(Duration::from_secs(90)));
+        assert!(config.face_users.is_empty());
+    }
+
+    #[test]
+    fn everything_can_be_said() {
+        let text = "
+            node_name = 'node-1'
+            datastore_dir = '/d'
+            runtime_dir = '/r'
+            route_refresh_interval = 0.5
+            face_users = [1000, 1001]
+        ";
+        let all = Config {
+            node_name: "node-1".to_owned(),
+            datastore_dir: "/d".into(),
+            runtime_dir: "/r".into(),
+            route_refresh_interval: Some(Duration::from_millis(500)),
+            face_users: vec![1000, 1001],
+        };
+        assert_eq!(parse(text), Ok(all));
+        let never = parse("datastore_dir = '/d'\nroute_refresh_interval = 0").unwrap();
+        assert_eq!(never.route_refresh_interval, None);
+    }
+
+    #[test]
+    fn an_error_names_its_key() {
+        for (text, key) in [
+            ("", "datastore_dir"),
+            ("datastore_dir = '/d'\nnode_nam = 'x'", "node_nam"),
+            ("datastore_dir = 7", "datastore_dir"),
+            (
+                "datastore_dir = '/d'\nroute_refresh_interval = -1",
+                "route_refresh_interval",
+            ),
+            (
+                "datastore_dir = '/d'\nroute_refresh_interval = nan",
+                "route_refresh_interval",
+            ),
+            ("datastore_dir = '/d'\nnode_name = ''", "node_name"),
+            ("datastore_dir = '/d'\nface_users = ['root']", "face_users"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with("calc.toml: "), "{error}");
+            assert!(error.contains(key), "{error}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The connection to the helper: requests out, answers and interface changes in.
+//!
+//! It decides nothing. A connection lasts until the first thing that is not as it should be; then
+//! another one is made. Interface changes are handed on without a gap, and only after the answer
+//! to the `Hello` whose reading they follow.
+
+mod feed;
+#[cfg(test)]
+pub(crate) mod model;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    pin::pin,
+    time::Duration,
+};
+
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{Fuse, FusedFuture},
+};
+use ipc_proto::{
+    Ack, Batch, Feed, Hello, LinkEvent, Observed, Page, PageRequest, VERSION, Welcome,
+    bus::{self, DataplaneProxy},
+    codec,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_bytes::ByteBuf;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
+use zbus::{Connection, MatchRule, MessageStream, message, proxy::CacheProperties};
+
+use self::feed::{FeedOrder, Gap};
+
+/// The wait after a connection that ended early; it doubles from there.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+/// The longest wait, and how long a connection must have lasted to count as good.
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// How many interface changes zbus queues before it stops reading from the socket.
+const FEED_QUEUE: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+
+/// What is asked of the helper.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Start a lease and read everything back.
+    Hello,
+    /// Carry out a batch.
+    Apply(Batch),
+}
+
+/// What is heard of the helper.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// It can be reached: requests go this way, one at a time, until it is disconnected.
+    Connected(mpsc::Sender<Request>),
+    /// It cannot be reached, or no longer.
+    Disconnected(Error),
+    /// It has started a lease.
+    Welcome(Welcome, Vec<Observed>),
+    /// It has carried out a batch.
+    Ack(Ack),
+    /// Interfaces have changed.
+    Links(Vec<LinkEvent>),
+}
+
+/// Why there is no connection to the helper.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Nobody answers.
+    #[error("cannot reach the helper at {path}: {source}; is cairn-privhelper running?")]
+    Connect {
+        /// Where.
+        path: PathBuf,
+        /// What happened.
+        source: zbus::Error,
+    },
+    /// It went away.
+    #[error("the helper ended the connection")]
+    Closed,
+    /// It refused a request, or took too long.
+    #[error("the helper did not do {request}: {source}")]
+    Call {
+        /// The method.
+        request: &'static str,
+        /// What it said.
+        source: zbus::Error,
+    },
+    /// It is of another release.
+    #[error(
+        "the helper speaks version {theirs} of the protocol and this process version {VERSION}: \
+         install both from the same release"
+    )]
+    Version {
+        /// The helper's version.
+        theirs: u16,
+    },
+    /// It sent something else.
+    #[error("cannot read the helper's {what}: {source}; are both from the same release?")]
+    Decode {
+        /// What it should be.
+        what: &'static str,
+        /// What is wrong with it.
+        source: codec::DecodeError,
+    },
+    /// It answered something that was not asked.
+    #[error("the helper acknowledged another batch than the one it was sent")]
+    OtherBatch,
+    /// The request cannot be put into a message.
+    #[error(transparent)]
+    Encode(#[from] codec::EncodeError),
+    /// Interface changes were lost.
+    #[error(transparent)]
+    Gap(#[from] Gap),
+    /// The signals cannot be received.
+    #[error("cannot receive signals of the helper: {0}")]
+    Signals(zbus::Error),
+}
+
+/// Keeps a connection to the helper whose sockets are in `runtime_dir`, until nobody listens.
+pub(crate) async fn run(runtime_dir: PathBuf, events: mpsc::Sender<Event>) {
+    let path = runtime_dir.join(bus::socket::DATAPLANE);
+    let mut wait = RETRY_MIN;
+    loop {
+        let start = Instant::now();
+        match session(&path, &events).await {
+            Ok(()) => return,
+            Err(error) => {
+                if events.send(Event::Disconnected(error)).await.is_err() {
+                    return;
+                }
+            }
+        }
+        if start.elapsed() > RETRY_MAX {
+            wait = RETRY_MIN;
+        }
+        sleep(wait).await;
+        wait = RETRY_MAX.min(wait * 2);
+    }
+}
+
+/// Holds one connection. Ends well only if nobody listens.
+async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error> {
+    let connection = bus::connect(path).await.map_err(|source| Error::Connect {
+        path: path.to_owned(),
+        source,
+    })?;
+    let mut signals = signals(&connection).await.map_err(Error::Signals)?;
+    let proxy = DataplaneProxy::builder(&connection)
+        .cache_properties(CacheProperties::No)
+        .build()
+        .await
+        .map_err(Error::Signals)?;
+    let (sender, mut requests) = mpsc::channel(1);
+    if events.send(Event::Connected(sender)).await.is_err() {
+        return Ok(());
+    }
+    let mut order = FeedOrder::default();
+    let mut call = pin!(Fuse::terminated());
+    loop {
+        // The signals are read all the time: a full queue would hold up the answers as well.
+        let event = tokio::select! {
+            signal = signals.next() => {
+                let message = signal.ok_or(Error::Closed)?.map_err(failed("LinksChanged"))?;
+                let feed: ByteBuf = message.body().deserialize().map_err(failed("LinksChanged"))?;
+                let feed: Feed = decode("interface changes", &feed)?;
+                order.push(feed)?.map(Event::Links)
+            }
+            request = requests.recv(), if call.is_terminated() => {
+                let Some(request) = request else { return Ok(()) };
+                if matches!(request, Request::Hello) {
+                    order.hold();
+                }
+                call.set(answer(&proxy, request).fuse());
+                None
+            }
+            event = &mut call, if !call.is_terminated() => Some(event?),
+        };
+        let Some(event) = event else { continue };
+        let held = match &event {
+            Event::Welcome(welcome, _) => order.follow(welcome.feed)?,
+            Event::Connected(_) | Event::Disconnected(_) | Event::Ack(_) | Event::Links(_) => {
+                Vec::new()
+            }
+        };
+        let held = (!held.is_empty()).then_some(Event::Links(held));
+        for event in [event].into_iter().chain(held) {
+            if events.send(event).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Receives the feed. It is received from here on, but comes only after a `Hello`.
+async fn signals(connection: &Connection) -> zbus::Result<MessageStream> {
+    let rule = MatchRule::builder()
+        .msg_type(message::Type::Signal)
+        .path(bus::DATAPLANE_PATH)
+        .interface("io.cairn.Dataplane1")
+        .member("LinksChanged")
+        .build()?;
+    MessageStream::for_match_rule(rule, connection, Some(FEED_QUEUE)).await
+}
+
+/// Makes a request.
+async fn answer(proxy: &DataplaneProxy<'_>, request: Request) -> Result<Event, Error> {
+    match request {
+        Request::Hello => {
+            let hello = encode(&Hello { version: VERSION })?;
+            let bytes = proxy.hello(&hello).await.map_err(failed("Hello"))?;
+            let welcome: Welcome = decode("welcome", &bytes)?;
+            if welcome.version != VERSION {
+                return Err(Error::Version {
+                    theirs: welcome.version,
+                });
+            }
+            let mut observed = Vec::new();
+            for page in 0..welcome.pages {
+                let request = encode(&PageRequest {
+                    snapshot: welcome.snapshot,
+                    page,
+                })?;
+                let bytes = proxy.page(&request).await.map_err(failed("Page"))?;
+                let page: Page = decode("page", &bytes)?;
+                observed.extend(page.items);
+            }
+            Ok(Event::Welcome(welcome, observed))
+        }
+        Request::Apply(batch) => {
+            let bytes = encode(&batch)?;
+            let bytes = proxy.apply(&bytes).await.map_err(failed("Apply"))?;
+            let ack: Ack = decode("acknowledgement", &bytes)?;
+            if ack.id == batch.id {
+                Ok(Event::Ack(ack))
+            } else {
+                Err(Error::OtherBatch)
+            }
+        }
+    }
+}
+
+/// Explains a failed call.
+fn failed(request: &'static str) -> impl Fn(zbus::Error) -> Error {
+    move |source| {
+        if let zbus::Error::InputOutput(error) = &source
+            && error.kind() != io::ErrorKind::TimedOut
+        {
+            return Error::Closed;
+        }
+        Error::Call { request, source }
+    }
+}
+
+fn encode<T: Serialize>(message: &T) -> Result<ByteBuf, Error> {
+    Ok(ByteBuf::from(codec::encode(message)?))
+}
+
+fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, Error> {
+    codec::decode(bytes).map_err(|source| Error::Decode { what, source })
+}

@@ -1,0 +1,230 @@
+//! Both ends of a real socket.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "one event is expected at a time"
+)]
+
+use std::future::Future;
+
+use ipc_proto::{BatchId, BpfRoute, Lane, Lease, Link, LinkRole, LinkState, Op, Step};
+use tempfile::TempDir;
+use tokio::{net::UnixListener, time::timeout};
+
+use super::{
+    model::{Helper, signal},
+    *,
+};
+
+/// Longer than anything here takes.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The client, and the socket of the other side.
+struct Bench {
+    dir: TempDir,
+    events: mpsc::Receiver<Event>,
+    listener: UnixListener,
+    helper: Helper,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        let listener = Helper::listen(dir.path());
+        let (sender, events) = mpsc::channel(1);
+        tokio::spawn(run(dir.path().to_owned(), sender));
+        Self {
+            dir,
+            events,
+            listener,
+            helper: Helper::default(),
+        }
+    }
+
+    async fn connect(&mut self) -> (Connection, mpsc::Sender<Request>) {
+        let connection = soon(self.helper.accept(&self.listener)).await;
+        match self.event().await {
+            Event::Connected(requests) => (connection, requests),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn event(&mut self) -> Event {
+        soon(self.events.recv()).await.unwrap()
+    }
+
+    async fn welcome(&mut self, requests: &mpsc::Sender<Request>) -> (Welcome, Vec<Observed>) {
+        requests.send(Request::Hello).await.unwrap();
+        match self.event().await {
+            Event::Welcome(welcome, observed) => (welcome, observed),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn links(&mut self) -> Vec<LinkEvent> {
+        match self.event().await {
+            Event::Links(events) => events,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn error(&mut self) -> Error {
+        match self.event().await {
+            Event::Disconnected(error) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    timeout(DEADLINE, future).await.unwrap()
+}
+
+fn link(index: u32) -> Link {
+    Link {
+        index,
+        name: "cali1".parse().unwrap(),
+    }
+}
+
+fn feed(seq: u64) -> Feed {
+    let events = vec![LinkEvent::Gone(link(u32::try_from(seq).unwrap()))];
+    Feed { seq, events }
+}
+
+fn set(lease: Lease) -> Batch {
+    let op = Op::BpfRoute("10.0.0.0/24".parse().unwrap(), Some(BpfRoute::default()));
+    Batch {
+        lease,
+        lane: Lane::State,
+        id: BatchId(7),
+        steps: vec![Step { op, needs: None }],
+    }
+}
+
+#[tokio::test]
+async fn all_pages_are_read_and_a_batch_is_carried_out() {
+    let mut bench = Bench::new();
+    let state = LinkState {
+        link: link(3),
+        role: LinkRole::Workload,
+        up: true,
+        mac: None,
+        mtu: 1500,
+        addresses: Vec::new(),
+    };
+    let prefix = "10.1.0.0/16".parse().unwrap();
+    {
+        let mut helper = bench.helper.0.lock().unwrap();
+        helper.links.push(state.clone());
+        helper.bpf.insert(prefix, BpfRoute::default());
+    }
+    let (_connection, requests) = bench.connect().await;
+    let (welcome, observed) = bench.welcome(&requests).await;
+    let route = Observed::BpfRoute(prefix, Some(BpfRoute::default()));
+    assert_eq!(observed, [Observed::Link(state), route]);
+
+    requests
+        .send(Request::Apply(set(welcome.lease)))
+        .await
+        .unwrap();
+    match bench.event().await {
+        Event::Ack(ack) => assert_eq!((ack.id, ack.failed), (BatchId(7), Vec::new())),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(bench.helper.0.lock().unwrap().bpf.len(), 2);
+}
+
+#[tokio::test]
+async fn changes_come_after_the_reading_that_they_follow() {
+    let mut bench = Bench::new();
+    let (connection, requests) = bench.connect().await;
+    {
+        let mut helper = bench.helper.0.lock().unwrap();
+        helper.seq = 4;
+        helper.feeds = (3..=5).map(feed).collect();
+    }
+    assert_eq!(bench.welcome(&requests).await.0.feed, 4);
+    assert_eq!(bench.links().await, feed(5).events);
+    signal(&connection, &feed(6)).await;
+    assert_eq!(bench.links().await, feed(6).events);
+}
+
+#[tokio::test]
+async fn a_flood_of_changes_does_not_hold_up_the_answer() {
+    let mut bench = Bench::new();
+    let (_connection, requests) = bench.connect().await;
+    let flood = 4 * u64::try_from(FEED_QUEUE.get()).unwrap();
+    bench.helper.0.lock().unwrap().feeds = (1..=flood).map(feed).collect();
+    bench.welcome(&requests).await;
+    let mut seen = 0;
+    while seen < flood {
+        seen += u64::try_from(bench.links().await.len()).unwrap();
+    }
+    assert_eq!(seen, flood);
+}
+
+#[tokio::test]
+async fn a_gap_ends_the_connection_and_another_is_made() {
+    let mut bench = Bench::new();
+    let (connection, requests) = bench.connect().await;
+    bench.welcome(&requests).await;
+    signal(&connection, &feed(2)).await;
+    let error = bench.error().await;
+    assert!(matches!(error, Error::Gap(_)), "{error}");
+    let (_connection, requests) = bench.connect().await;
+    bench.welcome(&requests).await;
+}
+
+#[tokio::test]
+async fn a_helper_that_dies_is_waited_for() {
+    let mut bench = Bench::new();
+    let (connection, requests) = bench.connect().await;
+    bench.welcome(&requests).await;
+    drop(connection.close().await);
+    let error = bench.error().await;
+    assert!(matches!(error, Error::Closed), "{error}");
+
+    // Nobody listens for a while.
+    let dir = bench.dir.path().to_owned();
+    std::fs::remove_file(dir.join(bus::socket::DATAPLANE)).unwrap();
+    let error = bench.error().await;
+    assert!(matches!(error, Error::Connect { .. }), "{error}");
+    bench.listener = Helper::listen(&dir);
+    let helper = bench.helper.clone();
+    let _connection = soon(helper.accept(&bench.listener)).await;
+    loop {
+        match bench.event().await {
+            Event::Disconnected(Error::Connect { .. }) => {}
+            Event::Connected(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_lease_ends_the_connection() {
+    let mut bench = Bench::new();
+    let (_connection, requests) = bench.connect().await;
+    let (welcome, _) = bench.welcome(&requests).await;
+    bench.helper.fence();
+    requests
+        .send(Request::Apply(set(welcome.lease)))
+        .await
+        .unwrap();
+    let error = bench.error().await.to_string();
+    assert!(
+        error.contains("did not do Apply") && error.contains("not the lease"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn another_release_is_named() {
+    let mut bench = Bench::new();
+    bench.helper.0.lock().unwrap().version = 77;
+    let (_connection, requests) = bench.connect().await;
+    requests.send(Request::Hello).await.unwrap();
+    let error = bench.error().await.to_string();
+    assert!(error.contains("version 77"), "{error}");
+}

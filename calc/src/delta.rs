@@ -1,0 +1,304 @@
+//! What should be, what is, and the difference.
+//!
+//! It does no I/O: "actual" is whatever its owner last learned. A key whose two sides agree is
+//! held once, in `settled`; any other is in `differing`. No key is in both, and one that is absent
+//! on both sides is in neither.
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, iter::Peekable};
+
+/// What a key is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Actual<V> {
+    /// Not there.
+    #[default]
+    Absent,
+    /// This, and nothing else.
+    Is(V),
+    /// There, but not as any single value could make it; or perhaps there: it is not known.
+    Wrong,
+}
+
+impl<V> Actual<V> {
+    /// Borrows the value.
+    pub(crate) fn as_ref(&self) -> Actual<&V> {
+        match self {
+            Self::Absent => Actual::Absent,
+            Self::Is(value) => Actual::Is(value),
+            Self::Wrong => Actual::Wrong,
+        }
+    }
+}
+
+/// What it takes to make the two sides of a key agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Change {
+    /// It is there and shall have another value.
+    Update,
+    /// It is absent and shall be there.
+    Insert,
+    /// It shall be absent, after this process has wanted it.
+    Clear,
+    /// It shall be absent, and this process never wanted it.
+    Sweep,
+}
+
+impl Change {
+    /// Returns whether something shall be there.
+    #[must_use]
+    pub(crate) fn sets(self) -> bool {
+        match self {
+            Self::Update | Self::Insert => true,
+            Self::Clear | Self::Sweep => false,
+        }
+    }
+}
+
+/// A key whose sides differ.
+#[derive(Clone, Debug)]
+struct Sides<V> {
+    desired: Option<V>,
+    actual: Actual<V>,
+    /// Whether it was wanted since it was last absent on both sides.
+    claimed: bool,
+}
+
+impl<V> Sides<V> {
+    fn wanted(value: V) -> Self {
+        Self {
+            desired: Some(value),
+            actual: Actual::Absent,
+            claimed: true,
+        }
+    }
+
+    fn present(value: V) -> Self {
+        Self {
+            desired: None,
+            actual: Actual::Is(value),
+            claimed: true,
+        }
+    }
+
+    fn change(&self) -> Change {
+        match (&self.desired, &self.actual) {
+            (Some(_), Actual::Absent) => Change::Insert,
+            (Some(_), Actual::Is(_) | Actual::Wrong) => Change::Update,
+            (None, _) if self.claimed => Change::Clear,
+            (None, _) => Change::Sweep,
+        }
+    }
+}
+
+impl<V> Default for Sides<V> {
+    fn default() -> Self {
+        Self {
+            desired: None,
+            actual: Actual::Absent,
+            claimed: false,
+        }
+    }
+}
+
+/// Tracks where a desired map and an actual map disagree. See the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct DeltaTracker<K, V> {
+    settled: BTreeMap<K, V>,
+    differing: BTreeMap<K, Sides<V>>,
+    /// How many of `differing` are wanted.
+    unsettled_desired: usize,
+    /// How many of `differing` are present.
+    unsettled_present: usize,
+}
+
+impl<K, V> Default for DeltaTracker<K, V> {
+    fn default() -> Self {
+        Self {
+            settled: BTreeMap::new(),
+            differing: BTreeMap::new(),
+            unsettled_desired: 0,
+            unsettled_present: 0,
+        }
+    }
+}
+
+impl<K: Ord + Clone, V: Eq> DeltaTracker<K, V> {
+    /// Says what `key` should be; `None` is absent.
+    pub(crate) fn set_desired(&mut self, key: K, desired: Option<V>) {
+        if self.desired(&key) != desired.as_ref() {
+            let sides = self.take(&key, Sides::present);
+            let claimed = sides.claimed || desired.is_some();
+            self.put(
+                key,
+                Sides {
+                    desired,
+                    claimed,
+                    ..sides
+                },
+            );
+        }
+    }
+
+    /// Says what `key` was found to be.
+    pub(crate) fn set_actual(&mut self, key: K, actual: Actual<V>) {
+        let sides = self.take(&key, Sides::wanted);
+        self.put(key, Sides { actual, ..sides });
+    }
+
+    /// Says what `key` is, as this process has made it.
+    pub(crate) fn settle(&mut self, key: K, actual: Actual<V>) {
+        let sides = self.take(&key, Sides::wanted);
+        self.put(
+            key,
+            Sides {
+                actual,
+                claimed: true,
+                ..sides
+            },
+        );
+    }
+
+    /// Says what every key is: those that are not listed are absent, and those that are listed
+    /// with several values, or with none, are wrong. The order does not matter.
+    pub(crate) fn replace_actual(&mut self, mut all: Vec<(K, Option<V>)>) {
+        all.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let mut all = Collapsed(all.into_iter().peekable()).peekable();
+        for sides in self.differing.values_mut() {
+            sides.actual = Actual::Absent;
+        }
+        self.unsettled_present = 0;
+
+        // Both are in order, so that one pass finds what is no longer settled.
+        let mut found = Vec::new();
+        let unsettled: Vec<(K, V)> = self
+            .settled
+            .extract_if(.., |key, value| {
+                while let Some(other) = all.next_if(|(other, _)| other < key) {
+                    found.push(other);
+                }
+                match all.next_if(|(other, _)| other == key) {
+                    Some((_, Actual::Is(actual))) if actual == *value => false,
+                    Some(differs) => {
+                        found.push(differs);
+                        true
+                    }
+                    None => true,
+                }
+            })
+            .collect();
+        for (key, value) in unsettled {
+            self.put(key, Sides::wanted(value));
+        }
+        for (key, actual) in found.into_iter().chain(all) {
+            self.set_actual(key, actual);
+        }
+        self.differing
+            .retain(|_, sides| sides.desired.is_some() || sides.actual != Actual::Absent);
+    }
+
+    /// Returns what `key` should be.
+    #[must_use]
+    pub(crate) fn desired(&self, key: &K) -> Option<&V> {
+        self.settled
+            .get(key)
+            .or_else(|| self.differing.get(key)?.desired.as_ref())
+    }
+
+    /// Returns what it takes for `key` to be as desired, if it is not.
+    #[must_use]
+    pub(crate) fn change(&self, key: &K) -> Option<Change> {
+        Some(self.differing.get(key)?.change())
+    }
+
+    /// Returns the keys that are not as desired, in order, with what it takes.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = (&K, Change)> {
+        self.differing
+            .iter()
+            .map(|(key, sides)| (key, sides.change()))
+    }
+
+    /// Returns all keys in order with what they should be and what they are.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, Option<&V>, Actual<&V>)> {
+        let mut settled = self.settled.iter().peekable();
+        let mut differing = self.differing.iter().peekable();
+        std::iter::from_fn(move || {
+            let first = match (settled.peek(), differing.peek()) {
+                (Some((a, _)), Some((b, _))) => a < b,
+                (first, _) => first.is_some(),
+            };
+            if first {
+                let (key, value) = settled.next()?;
+                Some((key, Some(value), Actual::Is(value)))
+            } else {
+                let (key, sides) = differing.next()?;
+                Some((key, sides.desired.as_ref(), sides.actual.as_ref()))
+            }
+        })
+    }
+
+    /// Returns how many keys should be there.
+    #[must_use]
+    pub(crate) fn desired_len(&self) -> usize {
+        self.settled.len() + self.unsettled_desired
+    }
+
+    /// Returns how many keys are there.
+    #[must_use]
+    pub(crate) fn present_len(&self) -> usize {
+        self.settled.len() + self.unsettled_present
+    }
+
+    /// Removes a key from both maps. A settled one has but one value, for `side`.
+    fn take(&mut self, key: &K, side: impl FnOnce(V) -> Sides<V>) -> Sides<V> {
+        if let Some(value) = self.settled.remove(key) {
+            return side(value);
+        }
+        let sides = self.differing.remove(key).unwrap_or_default();
+        self.unsettled_desired -= usize::from(sides.desired.is_some());
+        self.unsettled_present -= usize::from(sides.actual != Actual::Absent);
+        sides
+    }
+
+    /// Puts a key that is in neither map where it belongs.
+    fn put(&mut self, key: K, sides: Sides<V>) {
+        match sides {
+            Sides {
+                desired: Some(desired),
+                actual: Actual::Is(actual),
+                ..
+            } if desired == actual => {
+                self.settled.insert(key, desired);
+            }
+            Sides {
+                desired: None,
+                actual: Actual::Absent,
+                ..
+            } => {}
+            sides => {
+                self.unsettled_desired += usize::from(sides.desired.is_some());
+                self.unsettled_present += usize::from(sides.actual != Actual::Absent);
+                self.differing.insert(key, sides);
+            }
+        }
+    }
+}
+
+/// Makes one of each run of entries with the same key.
+struct Collapsed<I: Iterator>(Peekable<I>);
+
+impl<K: Eq, V: Eq, I: Iterator<Item = (K, Option<V>)>> Iterator for Collapsed<I> {
+    type Item = (K, Actual<V>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (key, value) = self.0.next()?;
+        let mut actual = value.map_or(Actual::Wrong, Actual::Is);
+        while let Some((_, again)) = self.0.next_if(|(other, _)| *other == key) {
+            if actual.as_ref() != again.as_ref().map_or(Actual::Wrong, Actual::Is) {
+                actual = Actual::Wrong;
+            }
+        }
+        Some((key, actual))
+    }
+}

@@ -1,0 +1,143 @@
+//! Two plain maps and a full comparison are the specification.
+
+use std::collections::BTreeSet;
+
+use proptest::{collection::vec, option, prelude::*};
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Desired(u8, Option<u8>),
+    Actual(u8, Actual<u8>),
+    Settle(u8, Actual<u8>),
+    Replace(Vec<(u8, Option<u8>)>),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let key = 0..6_u8;
+    let value = 0..3_u8;
+    let actual = prop_oneof![
+        Just(Actual::Absent),
+        Just(Actual::Wrong),
+        value.clone().prop_map(Actual::Is)
+    ];
+    prop_oneof![
+        (key.clone(), option::of(value.clone())).prop_map(|(k, v)| Step::Desired(k, v)),
+        (key.clone(), actual.clone()).prop_map(|(k, v)| Step::Actual(k, v)),
+        (key.clone(), actual).prop_map(|(k, v)| Step::Settle(k, v)),
+        vec((key, option::of(value)), 0..8).prop_map(Step::Replace),
+    ]
+}
+
+/// Two plain maps, and what was claimed.
+#[derive(Debug, Default)]
+struct Model {
+    desired: BTreeMap<u8, u8>,
+    actual: BTreeMap<u8, Actual<u8>>,
+    claimed: BTreeSet<u8>,
+}
+
+impl Model {
+    fn learn(&mut self, key: u8, value: Actual<u8>) {
+        match value {
+            Actual::Absent => self.actual.remove(&key),
+            Actual::Is(_) | Actual::Wrong => self.actual.insert(key, value),
+        };
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Desired(key, Some(value)) => {
+                self.desired.insert(key, value);
+                self.claimed.insert(key);
+            }
+            Step::Desired(key, None) => {
+                self.desired.remove(&key);
+            }
+            Step::Actual(key, value) => self.learn(key, value),
+            Step::Settle(key, value) => {
+                self.learn(key, value);
+                self.claimed.insert(key);
+            }
+            Step::Replace(all) => {
+                self.actual.clear();
+                for (key, value) in all {
+                    let value = value.map_or(Actual::Wrong, Actual::Is);
+                    let seen = self.actual.get(&key).is_some_and(|seen| *seen != value);
+                    self.actual
+                        .insert(key, if seen { Actual::Wrong } else { value });
+                }
+            }
+        }
+        let there = |key: &u8| self.desired.contains_key(key) || self.actual.contains_key(key);
+        self.claimed.retain(there);
+    }
+
+    fn rows(&self) -> Vec<(u8, Option<u8>, Actual<u8>)> {
+        let keys: BTreeSet<u8> = self
+            .desired
+            .keys()
+            .chain(self.actual.keys())
+            .copied()
+            .collect();
+        keys.into_iter()
+            .map(|k| {
+                let actual = self.actual.get(&k).copied().unwrap_or_default();
+                (k, self.desired.get(&k).copied(), actual)
+            })
+            .collect()
+    }
+
+    fn pending(&self) -> Vec<(u8, Change)> {
+        self.rows()
+            .into_iter()
+            .filter_map(|(key, desired, actual)| {
+                let change = match (desired, actual) {
+                    (Some(desired), Actual::Is(actual)) if desired == actual => return None,
+                    (Some(_), Actual::Absent) => Change::Insert,
+                    (Some(_), _) => Change::Update,
+                    (None, _) if self.claimed.contains(&key) => Change::Clear,
+                    (None, _) => Change::Sweep,
+                };
+                Some((key, change))
+            })
+            .collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// Two plain maps and a full comparison are the specification.
+    #[test]
+    fn agrees_with_two_maps(steps in vec(step(), 0..60)) {
+        let mut tracker = DeltaTracker::default();
+        let mut model = Model::default();
+        for step in steps {
+            match step.clone() {
+                Step::Desired(key, value) => tracker.set_desired(key, value),
+                Step::Actual(key, value) => tracker.set_actual(key, value),
+                Step::Settle(key, value) => tracker.settle(key, value),
+                Step::Replace(all) => tracker.replace_actual(all),
+            }
+            model.take(step);
+            let pending: Vec<_> = tracker.pending().map(|(k, change)| (*k, change)).collect();
+            prop_assert_eq!(pending, model.pending());
+            let rows: Vec<_> = tracker
+                .iter()
+                .map(|(key, desired, actual)| {
+                    let actual = match actual {
+                        Actual::Absent => Actual::Absent,
+                        Actual::Is(value) => Actual::Is(*value),
+                        Actual::Wrong => Actual::Wrong,
+                    };
+                    (*key, desired.copied(), actual)
+                })
+                .collect();
+            prop_assert_eq!(rows, model.rows());
+            prop_assert_eq!(tracker.desired_len(), model.desired.len());
+            prop_assert_eq!(tracker.present_len(), model.actual.len());
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What `calc` shows and takes on D-Bus: `io.cairn.Calc1`.
+//!
+//! It holds no state: it reads what the shell last published and passes requests on to it.
+
+#![expect(
+    clippy::disallowed_types,
+    reason = "what zbus's macro generates uses a HashMap for properties"
+)]
+
+use ipc_proto::{
+    Incarnation, codec,
+    view::{Rows, RowsRequest},
+};
+use serde_bytes::ByteBuf;
+use tokio::sync::{mpsc, oneshot, watch};
+use zbus::fdo;
+
+/// What is asked of the shell.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Read the kernel back and repair what differs.
+    Resync,
+    /// Some rows of a table.
+    Rows(RowsRequest, oneshot::Sender<Rows>),
+}
+
+/// How things stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Status {
+    /// Whether the kernel holds all that the datastore asks for.
+    pub(crate) in_sync: bool,
+    /// Whether the helper has granted a lease.
+    pub(crate) connected: bool,
+    /// How many entries there should be.
+    pub(crate) desired: usize,
+    /// How many changes are still to be made.
+    pub(crate) pending: usize,
+    /// How many entries failed at the last attempt.
+    pub(crate) held: usize,
+    /// How often the kernel was read back.
+    pub(crate) resyncs: u64,
+    /// What is wrong at present.
+    pub(crate) problems: Vec<String>,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct Face {
+    /// Which life of the process this is.
+    pub(crate) incarnation: Incarnation,
+    /// The version of the program.
+    pub(crate) version: &'static str,
+    /// The name of this node.
+    pub(crate) node: String,
+    /// What the shell last published.
+    pub(crate) status: watch::Receiver<Status>,
+    /// The way to the shell.
+    pub(crate) requests: mpsc::Sender<Request>,
+}
+
+impl Face {
+    async fn ask(&self, request: Request) -> fdo::Result<()> {
+        self.requests
+            .send(request)
+            .await
+            .map_err(|_closed| ending())
+    }
+}
+
+fn ending() -> fdo::Error {
+    fdo::Error::Failed("calc is ending".to_owned())
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+#[zbus::interface(name = "io.cairn.Calc1", spawn = false)]
+impl Face {
+    /// Reads the kernel back and repairs what differs from the desired state.
+    async fn resync(&self) -> fdo::Result<()> {
+        self.ask(Request::Resync).await
+    }
+
+    /// Returns some rows of a table.
+    async fn rows(&self, request: ByteBuf) -> fdo::Result<ByteBuf> {
+        let request =
+            codec::decode(&request).map_err(|error| fdo::Error::InvalidArgs(error.to_string()))?;
+        let (answer, rows) = oneshot::channel();
+        self.ask(Request::Rows(request, answer)).await?;
+        let rows = rows.await.map_err(|_closed| ending())?;
+        let bytes =
+            codec::encode(&rows).map_err(|error| fdo::Error::LimitsExceeded(error.to_string()))?;
+        Ok(ByteBuf::from(bytes))
+    }
+
+    /// The version of the program.
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn version(&self) -> &'static str {
+        self.version
+    }
+
+    /// Which life of the process this is.
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn incarnation(&self) -> u64 {
+        self.incarnation.0
+    }
+
+    /// The name of this node.
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn node(&self) -> String {
+        self.node.clone()
+    }
+
+    /// Whether the kernel holds all that the datastore asks for.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn in_sync(&self) -> bool {
+        self.status.borrow().in_sync
+    }
+
+    /// Whether the helper can be reached.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn connected(&self) -> bool {
+        self.status.borrow().connected
+    }
+
+    /// How many entries of the kernel there should be.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn desired(&self) -> u64 {
+        count(self.status.borrow().desired)
+    }
+
+    /// How many changes are still to be made.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn pending(&self) -> u64 {
+        count(self.status.borrow().pending)
+    }
+
+    /// How many entries failed at the last attempt.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn held(&self) -> u64 {
+        count(self.status.borrow().held)
+    }
+
+    /// How often the kernel was read back.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn resyncs(&self) -> u64 {
+        self.status.borrow().resyncs
+    }
+
+    /// What is wrong at present, and what to do about it.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn problems(&self) -> Vec<String> {
+        self.status.borrow().problems.clone()
+    }
+}

@@ -1,0 +1,148 @@
+//! The BPF route maps: for each prefix the one entry that packets to or from it meet.
+//!
+//! The programs see the entry of the longest prefix and none of those around it, so an entry
+//! carries all that holds for its addresses, and a needless one would hide a wider one. The rules,
+//! V8 to V20, are in [`value`]; here is which prefixes they are asked about, and when.
+
+mod value;
+#[cfg(test)]
+mod vectors;
+
+use std::collections::BTreeSet;
+
+use ipc_proto::{BpfRoute, Op};
+use ipnet::IpNet;
+
+use super::{Kind, World};
+use crate::{
+    event::{Config, Event, ServiceLoopPrevention, Services},
+    index::Index,
+    prefix::{Marks, PrefixMap, subtree},
+};
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct BpfRoutes {
+    settings: Settings,
+    desired: PrefixMap<BpfRoute>,
+    dirty: Marks,
+    all_dirty: bool,
+}
+
+/// What the configuration says of prefixes.
+#[derive(Debug, Default)]
+struct Settings {
+    external_nodes: BTreeSet<IpNet>,
+    dsr_optout: BTreeSet<IpNet>,
+    /// Empty where nothing is done about loops.
+    services: BTreeSet<IpNet>,
+    /// All of the above: these may have an entry that depends on a wider prefix.
+    all: BTreeSet<IpNet>,
+}
+
+impl Settings {
+    fn new(config: &Config, services: &Services) -> Self {
+        let mut settings = Self {
+            external_nodes: config.external_nodes.iter().copied().collect(),
+            dsr_optout: config.dsr_optout.iter().copied().collect(),
+            ..Self::default()
+        };
+        if config.service_loop_prevention != ServiceLoopPrevention::Disabled {
+            settings.services.extend(&services.prefixes);
+        }
+        let Self {
+            external_nodes,
+            dsr_optout,
+            services,
+            all,
+        } = &mut settings;
+        for set in [external_nodes, dsr_optout, services] {
+            all.extend(set.iter());
+        }
+        settings
+    }
+}
+
+impl BpfRoutes {
+    fn on_services(&mut self, services: &Services, before: &Index) {
+        self.dirty.extend(&self.settings.services);
+        self.settings = Settings::new(&before.config, services);
+        self.dirty.extend(&self.settings.services);
+    }
+
+    /// Marks every prefix that has, or may have, an entry.
+    fn mark_all(&mut self, world: &World<'_>) {
+        let index = world.index;
+        self.dirty.extend(self.desired.iter().map(|(cidr, _)| cidr));
+        self.dirty
+            .extend(world.routes.routes().map(|(cidr, _)| cidr));
+        self.dirty.extend(&self.settings.all);
+        self.dirty
+            .extend(index.links.local_addresses().map(IpNet::from));
+        for (_, workload) in index.workloads.local() {
+            self.dirty.extend(&workload.nets);
+        }
+    }
+}
+
+impl Kind for BpfRoutes {
+    fn on_event(&mut self, event: &Event, before: &Index) {
+        match event {
+            Event::Workload(key, workload) if before.workloads.is_local(key) => {
+                for workload in before.workloads.get(key).into_iter().chain(workload) {
+                    self.dirty.extend(&workload.nets);
+                }
+            }
+            Event::Link(change) => {
+                for state in before.links.before_and_after(change) {
+                    let addresses = state.addresses.iter().map(|net| IpNet::from(net.addr()));
+                    self.dirty.extend(addresses);
+                    for (_, workload) in before.workloads.on(&state.link.name) {
+                        self.dirty.extend(&workload.nets);
+                    }
+                }
+            }
+            Event::Config(config) => {
+                self.settings = Settings::new(config, &before.services);
+                self.all_dirty = true;
+            }
+            Event::Services(services) => self.on_services(services, before),
+            // These come as changed routes.
+            Event::Node(..)
+            | Event::Pool(..)
+            | Event::Block(..)
+            | Event::Workload(..)
+            | Event::Links(_) => {}
+        }
+    }
+
+    fn resolve_batch(&mut self, world: &World<'_>, ops: &mut Vec<Op>) {
+        if std::mem::take(&mut self.all_dirty) {
+            self.mark_all(world);
+        }
+        self.dirty.extend(world.changed);
+        let mut dirty = self.dirty.take();
+        if !self.settings.all.is_empty() {
+            let below: Vec<IpNet> = dirty
+                .iter()
+                .flat_map(|cidr| self.settings.all.range(subtree(*cidr)))
+                .copied()
+                .collect();
+            self.dirty.extend(dirty);
+            self.dirty.extend(below);
+            dirty = self.dirty.take();
+        }
+        // Wider prefixes come first: entries of narrower ones may follow from theirs.
+        for cidr in dirty {
+            let desired = self.want(&cidr, world);
+            if self.desired.get(&cidr) == desired.as_ref() {
+                continue;
+            }
+            match &desired {
+                Some(value) => self.desired.insert(cidr, value.clone()),
+                None => self.desired.remove(&cidr),
+            };
+            ops.push(Op::BpfRoute(cidr, desired));
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The kernel's routes: to local workloads, to those of other nodes, and to nowhere for addresses
+//! of local blocks that are not in use.
+//!
+//! No route is wanted while its link is unknown or down, or its next hop is unknown. Where several
+//! are wanted for one prefix, [`conflict`](crate::conflict) tells which is made.
+
+mod ways;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    net::IpAddr,
+    sync::Arc,
+};
+
+use ipc_proto::{Hop, KernelRoute, Op, Protocol, RouteKey, RouteKind, Table};
+use ipnet::IpNet;
+
+use self::ways::{Uplink, Ways};
+use super::{Kind, World};
+use crate::{
+    conflict::{Candidate, Class, winner},
+    event::Event,
+    index::Index,
+    prefix::{Family, Marks, single},
+    route::{NodeName, PoolKind, Route, Types},
+};
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct KernelRoutes {
+    desired: BTreeMap<RouteKey, Shape>,
+    /// What routes of each family share.
+    ways: BTreeMap<Family, Ways>,
+    dirty: Marks,
+    /// Nodes whose end of a tunnel has changed.
+    nodes_dirty: BTreeSet<String>,
+    ways_dirty: bool,
+    all_dirty: bool,
+}
+
+/// A route, as far as it can be shared, and its next hop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shape {
+    shared: Arc<KernelRoute>,
+    via: Option<IpAddr>,
+}
+
+impl Shape {
+    fn route(&self) -> KernelRoute {
+        let mut route = KernelRoute::clone(&self.shared);
+        if let RouteKind::Unicast(hop) = &mut route.kind {
+            hop.via = self.via;
+        }
+        route
+    }
+}
+
+type Wanted = Candidate<(RouteKey, Shape)>;
+
+impl KernelRoutes {
+    /// Brings up to date what routes share, and marks all where that has changed.
+    fn refresh_ways(&mut self, world: &World<'_>) {
+        for family in Family::ALL {
+            let desired = Ways::new(family, world.index);
+            if self.ways.get(&family) != Some(&desired) {
+                self.ways.insert(family, desired);
+                let routes = world.routes.routes_in(family.whole());
+                self.dirty.extend(routes.map(|(cidr, _)| cidr));
+            }
+        }
+    }
+
+    fn mark_all(&mut self, world: &World<'_>) {
+        self.dirty.extend(self.desired.keys().map(|key| key.prefix));
+        self.dirty
+            .extend(world.routes.routes().map(|(cidr, _)| cidr));
+        for (_, workload) in world.index.workloads.local() {
+            self.dirty.extend(&workload.nets);
+        }
+    }
+
+    fn want(&self, prefix: IpNet, world: &World<'_>) -> Option<(RouteKey, Shape)> {
+        let local = local_workloads(prefix, world.index);
+        let others = self.ways.get(&Family::of_net(&prefix)).and_then(|ways| {
+            let route = world.routes.route(&prefix)?;
+            let node = route.node.as_ref()?;
+            if *node == world.index.name {
+                blackhole(prefix, route, ways, world.index)
+            } else {
+                remote(prefix, route, node, ways, world.index)
+            }
+        });
+        winner(local.chain(others))
+    }
+}
+
+impl Kind for KernelRoutes {
+    fn on_event(&mut self, event: &Event, before: &Index) {
+        match event {
+            Event::Node(name, _) if **name == *before.name => self.ways_dirty = true,
+            Event::Node(name, node) => {
+                let ends = |node: &crate::event::Node| {
+                    Family::ALL.map(|family| node.vtep(name, family).map(|vtep| vtep.address))
+                };
+                if before.nodes.get(name).map(ends) != node.as_ref().map(ends) {
+                    self.nodes_dirty.insert(name.clone());
+                }
+            }
+            Event::Workload(key, workload) if before.workloads.is_local(key) => {
+                for workload in before.workloads.get(key).into_iter().chain(workload) {
+                    self.dirty.extend(&workload.nets);
+                }
+            }
+            Event::Link(change) => {
+                self.ways_dirty = true;
+                for state in before.links.before_and_after(change) {
+                    for (_, workload) in before.workloads.on(&state.link.name) {
+                        self.dirty.extend(&workload.nets);
+                    }
+                }
+            }
+            Event::Config(_) => {
+                self.ways_dirty = true;
+                self.all_dirty = true;
+            }
+            // These come as changed routes.
+            Event::Workload(..)
+            | Event::Pool(..)
+            | Event::Block(..)
+            | Event::Services(_)
+            | Event::Links(_) => {}
+        }
+    }
+
+    fn resolve_batch(&mut self, world: &World<'_>, ops: &mut Vec<Op>) {
+        if mem::take(&mut self.ways_dirty) || self.ways.is_empty() {
+            self.refresh_ways(world);
+        }
+        if mem::take(&mut self.all_dirty) {
+            self.mark_all(world);
+        }
+        for node in mem::take(&mut self.nodes_dirty) {
+            self.dirty.extend(world.routes.routes_to(&node));
+        }
+        self.dirty.extend(world.changed);
+        for prefix in self.dirty.take() {
+            self.set(prefix, self.want(prefix, world), ops);
+        }
+    }
+}
+
+impl KernelRoutes {
+    /// Leaves the prefix with the one route that is wanted.
+    fn set(&mut self, prefix: IpNet, desired: Option<(RouteKey, Shape)>, ops: &mut Vec<Op>) {
+        let key = |metric| RouteKey {
+            table: Table::Main,
+            prefix,
+            metric,
+        };
+        let stale: Vec<RouteKey> = self
+            .desired
+            .range(key(0)..=key(u32::MAX))
+            .map(|(key, _)| key)
+            .filter(|key| desired.as_ref().is_none_or(|(other, _)| other != *key))
+            .cloned()
+            .collect();
+        if let Some((key, shape)) = desired
+            && self.desired.get(&key) != Some(&shape)
+        {
+            ops.push(Op::KernelRoute(key.clone(), Some(shape.route())));
+            self.desired.insert(key, shape);
+        }
+        for key in stale {
+            self.desired.remove(&key);
+            ops.push(Op::KernelRoute(key, None));
+        }
+    }
+}
+
+/// The routes to the endpoints of this node with the prefix, each out of its link.
+fn local_workloads(prefix: IpNet, index: &Index) -> impl Iterator<Item = Wanted> {
+    let (metric, source) = match Family::of_net(&prefix) {
+        Family::V4 => (
+            index.config.workload_metric_v4,
+            index.config.route_source_v4,
+        ),
+        Family::V6 => (
+            index.config.workload_metric_v6,
+            index.config.route_source_v6,
+        ),
+    };
+    let key = RouteKey::new(Table::Main, prefix, metric);
+    index
+        .workloads
+        .local_with_net(&prefix)
+        .filter_map(move |(_, workload)| {
+            let link = index.links.up(&workload.interface)?.link.clone();
+            Some(Candidate {
+                class: Class::LocalWorkload,
+                link: link.index,
+                route: (
+                    key.clone(),
+                    Shape {
+                        shared: Arc::new(KernelRoute {
+                            kind: RouteKind::Unicast(Hop {
+                                link,
+                                via: None,
+                                onlink: false,
+                            }),
+                            protocol: Protocol::Device,
+                            source,
+                            mtu: None,
+                        }),
+                        via: None,
+                    },
+                ),
+            })
+        })
+}
+
+/// The route to a workload, or a block, of another node.
+fn remote(
+    prefix: IpNet,
+    route: &Route,
+    node: &NodeName,
+    ways: &Ways,
+    index: &Index,
+) -> Option<Wanted> {
+    let workload = route.types.contains(Types::REMOTE_WORKLOAD);
+    let tunnel_end = route.types.contains(Types::REMOTE_TUNNEL);
+    match route.pool {
+        PoolKind::Vxlan if workload || tunnel_end && route.borrowed => {
+            if route.same_subnet {
+                match &ways.uplink {
+                    Uplink::Up(way) => {
+                        return Some(way.to(prefix, Class::VxlanSameSubnet, Some(route.node_ip?)));
+                    }
+                    Uplink::Down => return None,
+                    // The tunnel leads there too.
+                    Uplink::Unknown => {}
+                }
+            }
+            // Were its next hop itself, the kernel could not resolve it.
+            if tunnel_end && route.tunnels.vxlan {
+                return Some(ways.attached.as_ref()?.to(prefix, Class::VxlanTunnel, None));
+            }
+            let vtep = index.nodes.get(node)?.vtep(node, Family::of_net(&prefix))?;
+            Some(
+                ways.tunnel
+                    .as_ref()?
+                    .to(prefix, Class::VxlanTunnel, Some(vtep.address)),
+            )
+        }
+        PoolKind::NoEncap if workload && index.config.program_no_encap => match &ways.uplink {
+            Uplink::Up(way) => Some(way.to(prefix, Class::NoEncap, Some(route.node_ip?))),
+            Uplink::Down | Uplink::Unknown => None,
+        },
+        PoolKind::Vxlan | PoolKind::NoEncap | PoolKind::None | PoolKind::Ipip => None,
+    }
+}
+
+/// The end of packets to addresses of a block of this node that are not in use: by a wider route
+/// they would leave the node and come back.
+fn blackhole(prefix: IpNet, route: &Route, ways: &Ways, index: &Index) -> Option<Wanted> {
+    let block = route.types.contains(Types::LOCAL_WORKLOAD)
+        && !route.local_workload
+        && single(&prefix).is_none();
+    let class = match route.pool {
+        PoolKind::Vxlan => Class::VxlanBlackhole,
+        PoolKind::NoEncap if index.config.program_no_encap => Class::NoEncapBlackhole,
+        PoolKind::NoEncap | PoolKind::None | PoolKind::Ipip => return None,
+    };
+    block.then(|| ways.blackhole.to(prefix, class, None))
+}

@@ -1,0 +1,107 @@
+//! What the routes of a family have in common: by which link they leave, and as whose.
+
+use std::{net::IpAddr, sync::Arc};
+
+use ipc_proto::{Hop, KernelRoute, LinkState, Protocol, RouteKey, RouteKind, Table};
+use ipnet::IpNet;
+
+use super::{Shape, Wanted};
+use crate::{
+    conflict::{Candidate, Class},
+    index::Index,
+    kind::tunnel_devices,
+    prefix::Family,
+};
+
+/// See the [module](self).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Ways {
+    /// To other nodes without a tunnel.
+    pub(super) uplink: Uplink,
+    /// To other nodes by their ends of the tunnel.
+    pub(super) tunnel: Option<Way>,
+    /// To the other ends of the tunnel themselves.
+    pub(super) attached: Option<Way>,
+    /// To nowhere.
+    pub(super) blackhole: Way,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Uplink {
+    /// No link has this node's address.
+    Unknown,
+    Down,
+    Up(Way),
+}
+
+/// A route less its prefix and next hop.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    /// The index of its link, 0 without one.
+    link: u32,
+    shared: Arc<KernelRoute>,
+}
+
+impl Ways {
+    pub(super) fn new(family: Family, index: &Index) -> Self {
+        let source = match family {
+            Family::V4 => index.config.route_source_v4,
+            Family::V6 => index.config.route_source_v6,
+        };
+        let out = |state: &LinkState, onlink, protocol, mtu| Way {
+            link: state.link.index,
+            shared: Arc::new(KernelRoute {
+                kind: RouteKind::Unicast(Hop {
+                    link: state.link.clone(),
+                    via: None,
+                    onlink,
+                }),
+                protocol,
+                source,
+                mtu,
+            }),
+        };
+        let device = index.links.tunnel(family.tunnel()).filter(|state| state.up);
+        let by_device = |onlink| {
+            device.map(|state| {
+                let mtu = tunnel_devices::mtu(family, index).unwrap_or(state.mtu);
+                out(state, onlink, Protocol::Device, Some(mtu))
+            })
+        };
+        Self {
+            uplink: match index.uplink(family) {
+                None => Uplink::Unknown,
+                Some(state) if !state.up => Uplink::Down,
+                Some(state) => Uplink::Up(out(state, true, Protocol::Safe, None)),
+            },
+            tunnel: by_device(true),
+            attached: by_device(false),
+            blackhole: Way {
+                link: 0,
+                shared: Arc::new(KernelRoute {
+                    kind: RouteKind::Blackhole,
+                    protocol: Protocol::Safe,
+                    source,
+                    mtu: None,
+                }),
+            },
+        }
+    }
+}
+
+impl Way {
+    /// The route to a prefix.
+    pub(super) fn to(&self, prefix: IpNet, class: Class, via: Option<IpAddr>) -> Wanted {
+        Candidate {
+            class,
+            link: self.link,
+            route: (
+                RouteKey::new(Table::Main, prefix, 0),
+                Shape {
+                    shared: Arc::clone(&self.shared),
+                    via,
+                },
+            ),
+        }
+    }
+}

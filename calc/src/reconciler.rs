@@ -1,0 +1,333 @@
+//! How the kernel's state is brought to the desired one.
+//!
+//! Pure: time comes in with each call and requests go out as values. There is at most one request
+//! in flight, so whatever changes meanwhile is coalesced by key, and any doubt about what the
+//! kernel holds ends in a new lease. Nothing is written before the datastore has shown all that it
+//! holds and the helper all that the kernel does.
+
+mod links;
+mod notice;
+mod steps;
+mod tables;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod world;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Instant,
+};
+
+use ipc_proto::{
+    Ack, Batch, BatchId, Lane, Lease, LinkEvent, Observed, Op, Welcome,
+    view::{self, Row},
+};
+
+use self::{
+    links::{Doubt, Links},
+    steps::Steps,
+    tables::Tables,
+};
+pub use self::{notice::Notice, tables::Unplaced};
+pub use crate::table::Counts;
+use crate::table::Verdict;
+
+/// How many notices an answer may cause, lest a full table of failures floods the log.
+const MAX_NOTICES: usize = 16;
+
+/// What the world tells the reconciler.
+#[derive(Debug)]
+pub enum Input {
+    /// The datastore has shown all that it holds.
+    InSync {
+        /// Whether what it does not ask for may be swept from the kernel.
+        complete: bool,
+    },
+    /// The helper can be reached, perhaps for the first time.
+    Connected,
+    /// The helper went away, or a request got no usable answer.
+    Disconnected,
+    /// The answer to [`Output::Hello`], with what the helper read.
+    Welcome(Welcome, Vec<Observed>),
+    /// The answer to [`Output::Apply`].
+    Ack(Ack),
+    /// Somebody asks for the kernel to be read back.
+    Resync,
+    /// An interface has changed.
+    Link(LinkEvent),
+}
+
+/// What the reconciler asks of the world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Start a lease.
+    Hello,
+    /// Apply a batch.
+    Apply(Batch),
+    /// Tell the operator.
+    Notice(Notice),
+}
+
+/// How things stand with the datastore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Datastore {
+    /// It has not shown all that it holds.
+    #[default]
+    Starting,
+    /// It has, but for documents that cannot be read: nothing may be swept.
+    Incomplete,
+    /// It has.
+    Complete,
+}
+
+/// How things stand with the helper.
+#[derive(Debug, Default)]
+enum Peer {
+    /// It cannot be reached.
+    #[default]
+    Gone,
+    /// A lease is to be asked for.
+    Fresh,
+    /// A lease was asked for.
+    Greeting,
+    /// A lease is held.
+    Idle(Grant),
+    /// A batch is in flight.
+    Busy(Flight),
+}
+
+/// What a lease allows.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    lease: Lease,
+    max_steps: usize,
+    bpf_max_entries: usize,
+}
+
+/// A batch that is not answered yet.
+#[derive(Debug)]
+struct Flight {
+    grant: Grant,
+    id: BatchId,
+    ops: Vec<Op>,
+    /// What became doubtful meanwhile, be it before or after its steps were made.
+    doubts: Vec<Doubt>,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct Reconciler {
+    tables: Tables,
+    links: Links,
+    peer: Peer,
+    datastore: Datastore,
+    /// Whether this connection has had a lease.
+    welcomed: bool,
+    /// Whether the kernel is to be read back once the request in flight is answered.
+    resync: bool,
+    notices: VecDeque<Notice>,
+    next_id: u64,
+}
+
+impl Reconciler {
+    /// Says what one key should be.
+    ///
+    /// # Errors
+    ///
+    /// If there is no table for ops of its kind.
+    pub fn want(&mut self, op: Op) -> Result<(), Unplaced> {
+        self.tables.want(op)
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::InSync { complete } => {
+                self.datastore = if complete {
+                    Datastore::Complete
+                } else {
+                    Datastore::Incomplete
+                };
+            }
+            Input::Connected => self.restart(Peer::Fresh),
+            Input::Disconnected => self.restart(Peer::Gone),
+            Input::Welcome(welcome, observed) => self.welcome(&welcome, observed),
+            Input::Ack(ack) => self.ack(now, ack),
+            Input::Resync => match self.peer {
+                Peer::Idle(_) => self.peer = Peer::Fresh,
+                Peer::Greeting | Peer::Busy(_) => self.resync = true,
+                Peer::Gone | Peer::Fresh => {}
+            },
+            Input::Link(event) => {
+                if let Some(doubt) = self.links.take(event, &mut self.tables) {
+                    self.tables.doubt(&doubt);
+                    if let Peer::Busy(flight) = &mut self.peer {
+                        flight.doubts.push(doubt);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the next request, if there is one to make.
+    pub fn poll(&mut self, now: Instant) -> Option<Output> {
+        if let Some(notice) = self.notices.pop_front() {
+            return Some(Output::Notice(notice));
+        }
+        match self.peer {
+            Peer::Fresh => {
+                self.peer = Peer::Greeting;
+                Some(Output::Hello)
+            }
+            Peer::Idle(grant) if self.datastore != Datastore::Starting => {
+                self.tables.tick(now);
+                let mut steps = Steps::new(grant.max_steps);
+                self.tables
+                    .offer(grant.bpf_max_entries, self.sweeps(), &mut steps);
+                let steps = steps.into_vec();
+                if steps.is_empty() {
+                    return None;
+                }
+                let id = BatchId(self.next_id);
+                self.next_id += 1;
+                self.peer = Peer::Busy(Flight {
+                    grant,
+                    id,
+                    ops: steps.iter().map(|step| step.op.clone()).collect(),
+                    doubts: Vec::new(),
+                });
+                Some(Output::Apply(Batch {
+                    lease: grant.lease,
+                    lane: Lane::State,
+                    id,
+                    steps,
+                }))
+            }
+            Peer::Gone | Peer::Greeting | Peer::Idle(_) | Peer::Busy(_) => None,
+        }
+    }
+
+    /// Returns when to call [`poll`](Self::poll) again if nothing happens.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.peer {
+            Peer::Idle(_) if self.datastore != Datastore::Starting => self.tables.poll_timeout(),
+            Peer::Gone | Peer::Fresh | Peer::Greeting | Peer::Idle(_) | Peer::Busy(_) => None,
+        }
+    }
+
+    /// Returns whether the helper can be reached and has granted a lease.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.welcomed
+    }
+
+    /// Returns whether the kernel is known to hold all that the datastore asks for.
+    #[must_use]
+    pub fn is_in_sync(&self) -> bool {
+        let counts = self.totals();
+        self.datastore != Datastore::Starting
+            && self.welcomed
+            && counts.pending == 0
+            && counts.held == 0
+    }
+
+    /// Counts the keys of a table.
+    #[must_use]
+    pub fn counts(&self, kind: view::Kind) -> Counts {
+        self.tables.counts(kind, self.sweeps())
+    }
+
+    /// Counts the keys of all tables.
+    #[must_use]
+    pub fn totals(&self) -> Counts {
+        self.tables.totals(self.sweeps())
+    }
+
+    /// Returns at most `max` rows of a table in the order of its keys, without the first `skip`.
+    #[must_use]
+    pub fn rows(&self, kind: view::Kind, skip: usize, max: usize) -> Vec<Row> {
+        self.tables.rows(kind, skip, max)
+    }
+
+    /// Returns whether what nobody wants may be swept from the kernel.
+    fn sweeps(&self) -> bool {
+        self.datastore == Datastore::Complete
+    }
+
+    /// Starts over with `peer`. What is in flight may be carried out or not.
+    fn restart(&mut self, peer: Peer) {
+        if let Peer::Busy(flight) = std::mem::replace(&mut self.peer, peer) {
+            for op in flight.ops {
+                self.tables.lose(op);
+            }
+        }
+        self.welcomed = false;
+        self.resync = false;
+    }
+
+    fn welcome(&mut self, welcome: &Welcome, observed: Vec<Observed>) {
+        if !matches!(self.peer, Peer::Greeting) {
+            return;
+        }
+        let (links, recovered) = self.tables.resync(observed);
+        self.links = Links::new(links);
+        self.notify(recovered.into_iter().map(Notice::Recovered).collect());
+        let size = |number| usize::try_from(number).unwrap_or(usize::MAX);
+        self.welcomed = true;
+        self.idle(Grant {
+            lease: welcome.lease,
+            max_steps: size(welcome.max_steps).max(1),
+            bpf_max_entries: size(welcome.bpf_max_entries),
+        });
+    }
+
+    fn ack(&mut self, now: Instant, ack: Ack) {
+        let flight = match std::mem::take(&mut self.peer) {
+            Peer::Busy(flight) if flight.id == ack.id => flight,
+            peer @ (Peer::Gone | Peer::Fresh | Peer::Greeting | Peer::Idle(_) | Peer::Busy(_)) => {
+                self.peer = peer;
+                return;
+            }
+        };
+        let mut failed: BTreeMap<u32, _> = ack.failed.into_iter().collect();
+        let mut notices = Vec::new();
+        let mut neighbour_set = false;
+        for (index, op) in (0..).zip(flight.ops) {
+            let error = failed.remove(&index);
+            neighbour_set |= error.is_none() && matches!(op, Op::Neighbour(_, Some(_)));
+            match self.tables.settle(now, op.clone(), error.clone()) {
+                Verdict::Unchanged => {}
+                Verdict::Failed => notices.extend(error.map(|error| Notice::Failed(op, error))),
+                Verdict::Recovered => notices.push(Notice::Recovered(op)),
+            }
+        }
+        if neighbour_set {
+            self.tables.retry_not_tried();
+        }
+        for doubt in &flight.doubts {
+            self.tables.doubt(doubt);
+        }
+        self.notify(notices);
+        self.idle(flight.grant);
+    }
+
+    /// Goes on with a lease, or asks for another if somebody wants the kernel read back.
+    fn idle(&mut self, grant: Grant) {
+        self.peer = if std::mem::take(&mut self.resync) {
+            Peer::Fresh
+        } else {
+            Peer::Idle(grant)
+        };
+    }
+
+    fn notify(&mut self, mut notices: Vec<Notice>) {
+        let more = notices.len().saturating_sub(MAX_NOTICES);
+        notices.truncate(MAX_NOTICES);
+        self.notices.extend(notices);
+        if more > 0 {
+            self.notices.push_back(Notice::More(more));
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What the change of an interface does to the state that hangs on it.
+//!
+//! The kernel drops routes and neighbours of an interface that goes down, loses an address or
+//! changes its hardware address, and does not bring them back. On the loss of a mere carrier it
+//! keeps them, and the feed does not tell the two apart: so they become doubtful, which has them
+//! written or cleared once more. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Tunnel};
+
+use super::tables::Tables;
+
+/// State that the kernel may have dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Doubt {
+    /// The interface that it hung on.
+    pub(super) link: Link,
+    /// Whether the interface itself is gone.
+    pub(super) gone: bool,
+    /// The tunnel device that the interface is or was, if it is not as it was.
+    pub(super) tunnel: Option<Tunnel>,
+    /// The addresses that are no longer the interface's.
+    pub(super) addresses: BTreeSet<IpAddr>,
+}
+
+/// The interfaces as last heard of.
+#[derive(Debug, Default)]
+pub(super) struct Links(BTreeMap<Link, LinkState>);
+
+impl Links {
+    /// Starts with all that there are.
+    pub(super) fn new(links: Vec<LinkState>) -> Self {
+        Self(
+            links
+                .into_iter()
+                .map(|state| (state.link.clone(), state))
+                .collect(),
+        )
+    }
+
+    /// Takes in a change, tries again what failed on an interface that is there, and returns what
+    /// has become doubtful.
+    pub(super) fn take(&mut self, event: LinkEvent, tables: &mut Tables) -> Option<Doubt> {
+        match event {
+            LinkEvent::Gone(link) => {
+                let before = self.0.remove(&link);
+                Some(Doubt {
+                    link,
+                    gone: true,
+                    tunnel: before.as_ref().and_then(tunnel),
+                    addresses: before.as_ref().map(addresses).unwrap_or_default(),
+                })
+            }
+            LinkEvent::Set(state) => {
+                tables.retry_on(&state.link);
+                let before = self.0.insert(state.link.clone(), state.clone())?;
+                lost(&before, &state)
+            }
+        }
+    }
+}
+
+/// Returns what a change of an interface makes doubtful.
+fn lost(before: &LinkState, state: &LinkState) -> Option<Doubt> {
+    let addresses: BTreeSet<IpAddr> = addresses(before)
+        .difference(&addresses(state))
+        .copied()
+        .collect();
+    let lost = before.up && !state.up
+        || before.mac != state.mac
+        // An MTU below 1280 takes IPv6 off the interface.
+        || before.mtu > state.mtu
+        || !addresses.is_empty();
+    let tunnel = tunnel(state).filter(|_| lost || before.mtu != state.mtu);
+    (lost || tunnel.is_some()).then(|| Doubt {
+        link: state.link.clone(),
+        gone: false,
+        tunnel,
+        addresses,
+    })
+}
+
+fn addresses(state: &LinkState) -> BTreeSet<IpAddr> {
+    state.addresses.iter().map(ipnet::IpNet::addr).collect()
+}
+
+fn tunnel(state: &LinkState) -> Option<Tunnel> {
+    match state.role {
+        LinkRole::Tunnel(tunnel) => Some(tunnel),
+        LinkRole::Workload | LinkRole::Uplink | LinkRole::Other => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ipc_proto::Mac;
+
+    use super::*;
+
+    fn state() -> LinkState {
+        LinkState {
+            link: Link {
+                index: 7,
+                name: "vxlan.calico".parse().unwrap(),
+            },
+            role: LinkRole::Tunnel(Tunnel::VxlanV4),
+            up: true,
+            mac: Some(Mac([2; 6])),
+            mtu: 1450,
+            addresses: vec!["10.0.0.1/32".parse().unwrap()],
+        }
+    }
+
+    #[test]
+    fn only_a_loss_is_cause_for_doubt() {
+        let more = LinkState {
+            addresses: vec![
+                "10.0.0.1/32".parse().unwrap(),
+                "10.0.0.2/32".parse().unwrap(),
+            ],
+            ..state()
+        };
+        let down = LinkState {
+            up: false,
+            ..state()
+        };
+        let other_mac = LinkState {
+            mac: Some(Mac([4; 6])),
+            ..state()
+        };
+        let none = LinkState {
+            addresses: Vec::new(),
+            ..state()
+        };
+        for (before, after, doubtful) in [
+            (state(), state(), false),
+            (down.clone(), state(), false),
+            (state(), more, false),
+            (state(), down, true),
+            (state(), other_mac, true),
+            (state(), none, true),
+        ] {
+            let mut links = Links::new(vec![before.clone()]);
+            let doubt = links.take(LinkEvent::Set(after.clone()), &mut Tables::default());
+            assert_eq!(doubt.is_some(), doubtful, "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn a_tunnel_device_that_is_gone_is_known_by_its_link() {
+        let mut links = Links::new(vec![state()]);
+        let gone = LinkEvent::Gone(state().link);
+        let doubt = links.take(gone.clone(), &mut Tables::default());
+        assert_eq!(
+            doubt.and_then(|doubt| doubt.tunnel),
+            Some(Tunnel::VxlanV4),
+            "as it was"
+        );
+        let again = links.take(gone, &mut Tables::default());
+        assert_eq!(again.and_then(|doubt| doubt.tunnel), None);
+    }
+}

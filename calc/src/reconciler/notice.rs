@@ -1,0 +1,69 @@
+//! What the operator is told: once per change of state of a key, not per attempt.
+
+use std::fmt;
+
+use ipc_proto::{Op, OpError};
+
+/// A key that fails, or no longer does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The change failed, for a reason other than the last one.
+    Failed(Op, OpError),
+    /// What failed before is as it should be.
+    Recovered(Op),
+    /// So many more of these; the rows of the tables have them all.
+    More(usize),
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(op, error) => write!(f, "{}: {error}", Object(op)),
+            Self::Recovered(op) => write!(f, "{}: is as it should be", Object(op)),
+            Self::More(more) => write!(f, "and {more} more; see the rows of the tables"),
+        }
+    }
+}
+
+/// Names what an op is about, with the verb.
+struct Object<'a>(&'a Op);
+
+impl fmt::Display for Object<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = |set: bool| if set { "set" } else { "clear" };
+        match self.0 {
+            Op::LinkSettings(link, value) => {
+                write!(f, "{} settings of {link}", verb(value.is_some()))
+            }
+            Op::TunnelDevice(tunnel, value) => {
+                write!(f, "{} tunnel device {tunnel:?}", verb(value.is_some()))
+            }
+            Op::Neighbour(key, value) => {
+                let verb = verb(value.is_some());
+                write!(f, "{verb} neighbour {} on {}", key.address, key.link)
+            }
+            Op::Fdb(key, value) => {
+                let verb = verb(value.is_some());
+                write!(f, "{verb} forwarding entry {} on {}", key.mac, key.link)
+            }
+            Op::BpfRoute(prefix, value) => {
+                write!(f, "{} BPF route {prefix}", verb(value.is_some()))
+            }
+            Op::KernelRoute(key, value) => write!(
+                f,
+                "{} kernel route {} metric {} in table {:?}",
+                verb(value.is_some()),
+                key.prefix,
+                key.metric,
+                key.table
+            ),
+            Op::Rule(..)
+            | Op::Attachment(..)
+            | Op::Endpoint(..)
+            | Op::Vtep(..)
+            | Op::ProgramSettings(_)
+            | Op::Masquerade(_)
+            | Op::FlowFlush(_) => write!(f, "{:?}", self.0),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! A batch in the making: within the helper's limits, each route after the neighbour that it needs.
+
+use std::collections::BTreeMap;
+
+use ipc_proto::{Hop, KernelRoute, NeighbourKey, Op, RouteKind, Step, codec};
+
+/// More bytes than any step takes, but for the hops of a multipath route.
+const STEP_LEN: usize = 160;
+/// More bytes than any hop takes.
+const HOP_LEN: usize = 64;
+/// More bytes than a batch takes besides its steps.
+const BATCH_LEN: usize = 64;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Steps {
+    made: Vec<Step>,
+    /// The index of each neighbour that is set.
+    neighbours: BTreeMap<NeighbourKey, u32>,
+    max: usize,
+    bytes_left: usize,
+}
+
+impl Steps {
+    /// Starts a batch of at most `max` steps.
+    pub(super) fn new(max: usize) -> Self {
+        Self {
+            made: Vec::new(),
+            neighbours: BTreeMap::new(),
+            max,
+            bytes_left: codec::MAX_LEN - BATCH_LEN,
+        }
+    }
+
+    /// Adds as many of `ops` as there is room for, in their order.
+    pub(super) fn extend(&mut self, ops: impl Iterator<Item = Op>) {
+        // `ops` costs more per item than this check.
+        if self.made.len() >= self.max {
+            return;
+        }
+        for op in ops {
+            let len = len(&op);
+            if len > codec::MAX_LEN - BATCH_LEN {
+                // It can never be sent, and must not be in the way of others.
+                continue;
+            }
+            if len > self.bytes_left || self.made.len() >= self.max {
+                return;
+            }
+            self.bytes_left -= len;
+            let needs = self.needs(&op);
+            if let (Op::Neighbour(key, Some(_)), Ok(index)) = (&op, u32::try_from(self.made.len()))
+            {
+                self.neighbours.insert(key.clone(), index);
+            }
+            self.made.push(Step { op, needs });
+        }
+    }
+
+    /// Returns the steps.
+    pub(super) fn into_vec(self) -> Vec<Step> {
+        self.made
+    }
+
+    /// Returns the step that must have succeeded before `op`.
+    fn needs(&self, op: &Op) -> Option<u32> {
+        if self.neighbours.is_empty() {
+            return None;
+        }
+        let Op::KernelRoute(_, Some(route)) = op else {
+            return None;
+        };
+        hops(route).iter().find_map(|hop| {
+            let key = NeighbourKey {
+                link: hop.link.clone(),
+                address: hop.via?,
+            };
+            self.neighbours.get(&key).copied()
+        })
+    }
+}
+
+/// Returns the ways out of a route.
+pub(super) fn hops(route: &KernelRoute) -> &[Hop] {
+    match &route.kind {
+        RouteKind::Unicast(hop) => std::slice::from_ref(hop),
+        RouteKind::Multipath(hops) => hops,
+        RouteKind::Local(_)
+        | RouteKind::Blackhole
+        | RouteKind::Prohibit
+        | RouteKind::Unreachable
+        | RouteKind::Throw => &[],
+    }
+}
+
+/// Returns a number of bytes that is more than the step of an op takes.
+fn len(op: &Op) -> usize {
+    let hops = match op {
+        Op::KernelRoute(_, Some(route)) => hops(route).len(),
+        Op::KernelRoute(_, None)
+        | Op::LinkSettings(..)
+        | Op::TunnelDevice(..)
+        | Op::Neighbour(..)
+        | Op::Fdb(..)
+        | Op::BpfRoute(..)
+        | Op::Rule(..)
+        | Op::Attachment(..)
+        | Op::Endpoint(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::Masquerade(_)
+        | Op::FlowFlush(_) => 0,
+    };
+    STEP_LEN + hops * HOP_LEN
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use ipc_proto::{
+        Batch, BatchId, BpfRoute, BpfTarget, FdbKey, Flags, Lane, Lease, Link, LinkProfile, Mac,
+        Protocol, RouteKey, Table, Tunnel, TunnelDevice,
+    };
+    use ipnet::IpNet;
+
+    use super::*;
+
+    const ADDRESS: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
+
+    fn link() -> Link {
+        Link {
+            index: u32::MAX,
+            name: "0123456789abcde".parse().unwrap(),
+        }
+    }
+
+    fn neighbour() -> NeighbourKey {
+        NeighbourKey {
+            link: link(),
+            address: ADDRESS,
+        }
+    }
+
+    fn route(kind: RouteKind) -> Op {
+        let key = RouteKey::new(Table::Second, IpNet::new(ADDRESS, 128).unwrap(), 7);
+        let route = KernelRoute {
+            kind,
+            protocol: Protocol::Safe,
+            source: Some(ADDRESS),
+            mtu: Some(1),
+        };
+        Op::KernelRoute(key, Some(route))
+    }
+
+    fn hop() -> Hop {
+        Hop {
+            link: link(),
+            via: Some(ADDRESS),
+            onlink: true,
+        }
+    }
+
+    /// The longest of each kind.
+    fn longest() -> Vec<Op> {
+        let mac = Mac([0xff; 6]);
+        let device = TunnelDevice {
+            vni: 1,
+            port: 2,
+            local: ADDRESS,
+            parent: link(),
+            mac,
+            mtu: 3,
+            address: ADDRESS,
+        };
+        let bpf = BpfRoute {
+            flags: Flags(u32::MAX),
+            target: BpfTarget::Link(link()),
+        };
+        let fdb = FdbKey { link: link(), mac };
+        vec![
+            Op::LinkSettings(link(), Some(LinkProfile::Uplink)),
+            Op::TunnelDevice(Tunnel::VxlanV6, Some(device)),
+            Op::Neighbour(neighbour(), Some(mac)),
+            Op::Fdb(fdb, Some(ADDRESS)),
+            Op::BpfRoute(IpNet::new(ADDRESS, 128).unwrap(), Some(bpf)),
+            route(RouteKind::Unicast(hop())),
+            route(RouteKind::Multipath(vec![hop(); 256])),
+        ]
+    }
+
+    #[test]
+    fn a_full_batch_of_the_longest_steps_is_a_message() {
+        for op in longest() {
+            let mut steps = Steps::new(usize::MAX);
+            steps.extend(std::iter::repeat_n(op.clone(), codec::MAX_LEN / 100));
+            let batch = Batch {
+                lease: Lease(u64::MAX),
+                lane: Lane::State,
+                id: BatchId(u64::MAX),
+                steps: steps.into_vec(),
+            };
+            assert!(batch.steps.len() < codec::MAX_LEN / 100, "it must fill up");
+            let bytes = codec::encode(&batch).unwrap();
+            assert_eq!(codec::decode::<Batch>(&bytes).unwrap(), batch, "{op:?}");
+        }
+    }
+
+    #[test]
+    fn a_route_needs_the_neighbour_of_its_hop_if_it_is_set_in_the_same_batch() {
+        let elsewhere = Hop {
+            via: Some("192.0.2.1".parse().unwrap()),
+            ..hop()
+        };
+        let set = Op::Neighbour(neighbour(), Some(Mac([1; 6])));
+        let clear = Op::Neighbour(neighbour(), None);
+        let other = route(RouteKind::Unicast(elsewhere.clone()));
+        let direct = route(RouteKind::Unicast(Hop { via: None, ..hop() }));
+        let one = route(RouteKind::Unicast(hop()));
+        let two = route(RouteKind::Multipath(vec![elsewhere, hop()]));
+        for (ops, needs) in [
+            (vec![set.clone(), one.clone()], vec![None, Some(0)]),
+            (
+                vec![direct.clone(), set.clone(), two],
+                vec![None, None, Some(1)],
+            ),
+            (vec![set, other, direct], vec![None, None, None]),
+            (vec![clear, one], vec![None, None]),
+        ] {
+            let mut steps = Steps::new(9);
+            steps.extend(ops.into_iter());
+            let got: Vec<_> = steps.into_vec().iter().map(|step| step.needs).collect();
+            assert_eq!(got, needs);
+        }
+    }
+
+    #[test]
+    fn a_step_too_large_for_any_batch_is_not_in_the_way() {
+        let huge = route(RouteKind::Multipath(vec![
+            hop();
+            codec::MAX_LEN / HOP_LEN + 1
+        ]));
+        let small = Op::Neighbour(neighbour(), None);
+        let mut steps = Steps::new(9);
+        steps.extend([huge, small.clone()].into_iter());
+        let ops: Vec<_> = steps.into_vec().into_iter().map(|step| step.op).collect();
+        assert_eq!(ops, [small]);
+    }
+}

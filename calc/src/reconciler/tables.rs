@@ -1,0 +1,303 @@
+//! All tables: which op belongs to which, and in what order their changes are made.
+//!
+//! Make before break: what a packet needs is set before what leads to it, and cleared after.
+
+use std::time::Instant;
+
+use ipc_proto::{
+    KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKind,
+    view::{self, Row},
+};
+use ipnet::IpNet;
+
+use super::{
+    links::Doubt,
+    steps::{Steps, hops},
+};
+use crate::{
+    delta::{Actual, Change},
+    table::{
+        Act, AnyTable, BpfRoutes, Counts, Entry, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours,
+        Table, TunnelDevices, Verdict, row,
+    },
+};
+
+/// No table takes this op.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no table for {0:?}: this is a bug of calc")]
+pub struct Unplaced(pub Op);
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    link_settings: Table<LinkSettings>,
+    tunnel_devices: Table<TunnelDevices>,
+    neighbours: Table<Neighbours>,
+    fdb: Table<Fdb>,
+    bpf_v4: Table<BpfRoutes>,
+    bpf_v6: Table<BpfRoutes>,
+    kernel_routes: Table<KernelRoutes>,
+}
+
+impl Tables {
+    /// Says what one key should be.
+    pub(super) fn want(&mut self, op: Op) -> Result<(), Unplaced> {
+        self.act(op, Act::Want).map(|_| ())
+    }
+
+    /// Takes in what became of a change.
+    pub(super) fn settle(&mut self, now: Instant, op: Op, failed: Option<OpError>) -> Verdict {
+        // Only what has a table is ever sent.
+        self.act(op, Act::Settle(now, failed))
+            .unwrap_or(Verdict::Unchanged)
+    }
+
+    /// Takes in that a change may have been made or not.
+    pub(super) fn lose(&mut self, op: Op) {
+        // As above.
+        self.act(op, Act::Lose).unwrap_or(Verdict::Unchanged);
+    }
+
+    /// Takes in all that the helper has read. Returns the interfaces among it, and what failed
+    /// before and is as it should be.
+    pub(super) fn resync(&mut self, observed: Vec<Observed>) -> (Vec<LinkState>, Vec<Op>) {
+        let (mut links, mut link_settings, mut tunnel_devices) = (vec![], vec![], vec![]);
+        let (mut neighbours, mut fdb, mut kernel_routes) = (vec![], vec![], vec![]);
+        let (mut bpf_v4, mut bpf_v6) = (vec![], vec![]);
+        for item in observed {
+            match item {
+                Observed::Link(state) => links.push(state),
+                Observed::LinkSettings(key, value) => link_settings.push((key, Some(value))),
+                Observed::TunnelDevice(key, value) => tunnel_devices.push((key, value)),
+                Observed::Neighbour(key, value) => neighbours.push((key, Some(value))),
+                Observed::Fdb(key, value) => fdb.push((key, value)),
+                Observed::BpfRoute(key @ IpNet::V4(_), value) => bpf_v4.push((key, value)),
+                Observed::BpfRoute(key @ IpNet::V6(_), value) => bpf_v6.push((key, value)),
+                Observed::KernelRoute(key, value) => kernel_routes.push((key, value)),
+            }
+        }
+        let mut recovered = resync(&mut self.link_settings, link_settings);
+        recovered.extend(resync(&mut self.tunnel_devices, tunnel_devices));
+        recovered.extend(resync(&mut self.neighbours, neighbours));
+        recovered.extend(resync(&mut self.fdb, fdb));
+        recovered.extend(resync(&mut self.bpf_v4, bpf_v4));
+        recovered.extend(resync(&mut self.bpf_v6, bpf_v6));
+        recovered.extend(resync(&mut self.kernel_routes, kernel_routes));
+        (links, recovered)
+    }
+
+    /// Takes in that the kernel may have dropped what hung on an interface.
+    pub(super) fn doubt(&mut self, doubt: &Doubt) {
+        let Doubt {
+            link,
+            gone,
+            tunnel,
+            addresses,
+        } = doubt;
+        if *gone {
+            // What has the interface in its key cannot even be named any more.
+            self.link_settings
+                .doubt(&Actual::Absent, |key, _| key == link);
+            self.neighbours
+                .doubt(&Actual::Absent, |key, _| key.link == *link);
+            self.fdb.doubt(&Actual::Absent, |key, _| key.link == *link);
+        } else {
+            self.neighbours
+                .doubt(&Actual::Wrong, |key, _| key.link == *link);
+        }
+        if let Some(tunnel) = tunnel {
+            let actual = if *gone { Actual::Absent } else { Actual::Wrong };
+            self.tunnel_devices.doubt(&actual, |key, _| key == tunnel);
+        }
+        self.kernel_routes.doubt(&Actual::Wrong, |_, route| {
+            route.is_some_and(|route| {
+                uses(route, link)
+                    || route
+                        .source
+                        .is_some_and(|source| addresses.contains(&source))
+            })
+        });
+    }
+
+    /// Tries again what failed on an interface.
+    pub(super) fn retry_on(&mut self, link: &Link) {
+        self.link_settings.retry(|key, _, _| key == link);
+        self.tunnel_devices
+            .retry(|_, device, _| device.is_some_and(|device| device.parent == *link));
+        self.neighbours.retry(|key, _, _| key.link == *link);
+        self.fdb.retry(|key, _, _| key.link == *link);
+        self.kernel_routes
+            .retry(|_, route, _| route.is_some_and(|route| uses(route, link)));
+    }
+
+    /// Tries again what waits for a neighbour.
+    pub(super) fn retry_not_tried(&mut self) {
+        self.kernel_routes
+            .retry(|_, _, error| matches!(error, OpError::NotTried(_)));
+    }
+
+    /// Ends the waiting that is over by `now`.
+    pub(super) fn tick(&mut self, now: Instant) {
+        self.link_settings.tick(now);
+        self.tunnel_devices.tick(now);
+        self.neighbours.tick(now);
+        self.fdb.tick(now);
+        self.bpf_v4.tick(now);
+        self.bpf_v6.tick(now);
+        self.kernel_routes.tick(now);
+    }
+
+    /// Returns when the next waiting is over.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.all()
+            .into_iter()
+            .filter_map(AnyTable::poll_timeout)
+            .min()
+    }
+
+    /// Adds to `steps` what there is room for.
+    ///
+    /// The entries of a BPF route map that are there are brought up to date first. New ones come
+    /// before the end of old ones, so that no address is without an entry, unless the map has no
+    /// room for both.
+    pub(super) fn offer(&self, bpf_max_entries: usize, sweep: bool, steps: &mut Steps) {
+        const SETS: [Change; 2] = [Change::Update, Change::Insert];
+        let clears: &[Change] = if sweep {
+            &[Change::Clear, Change::Sweep]
+        } else {
+            &[Change::Clear]
+        };
+        let maps = [&self.bpf_v4, &self.bpf_v6];
+        let is_crowded = |map: &Table<BpfRoutes>| {
+            let inserts = map.ready_len(Change::Insert);
+            inserts > 0 && map.present_len() + inserts > bpf_max_entries
+        };
+
+        offer(&self.link_settings, &SETS, steps);
+        offer(&self.tunnel_devices, &SETS, steps);
+        offer(&self.neighbours, &SETS, steps);
+        offer(&self.fdb, &SETS, steps);
+        for map in maps {
+            offer(map, &[Change::Update], steps);
+            if is_crowded(map) {
+                offer(map, clears, steps);
+            }
+            offer(map, &[Change::Insert], steps);
+        }
+        offer(&self.kernel_routes, &SETS, steps);
+
+        offer(&self.kernel_routes, clears, steps);
+        for map in maps.into_iter().filter(|map| !is_crowded(map)) {
+            offer(map, clears, steps);
+        }
+        offer(&self.fdb, clears, steps);
+        offer(&self.neighbours, clears, steps);
+        offer(&self.tunnel_devices, clears, steps);
+    }
+
+    /// Counts the keys of a table.
+    pub(super) fn counts(&self, kind: view::Kind, sweep: bool) -> Counts {
+        match kind {
+            view::Kind::LinkSettings => self.link_settings.counts(sweep),
+            view::Kind::TunnelDevices => self.tunnel_devices.counts(sweep),
+            view::Kind::Neighbours => self.neighbours.counts(sweep),
+            view::Kind::Fdb => self.fdb.counts(sweep),
+            view::Kind::BpfRoutes => self.bpf_v4.counts(sweep) + self.bpf_v6.counts(sweep),
+            view::Kind::KernelRoutes => self.kernel_routes.counts(sweep),
+        }
+    }
+
+    /// Counts the keys of all tables.
+    pub(super) fn totals(&self, sweep: bool) -> Counts {
+        let zero = Counts::default();
+        self.all()
+            .into_iter()
+            .fold(zero, |sum, table| sum + table.counts(sweep))
+    }
+
+    /// Returns at most `max` rows of a table, without the first `skip`.
+    pub(super) fn rows(&self, kind: view::Kind, skip: usize, max: usize) -> Vec<Row> {
+        match kind {
+            view::Kind::LinkSettings => {
+                rows::<LinkSettings>(self.link_settings.entries(), skip, max)
+            }
+            view::Kind::TunnelDevices => {
+                rows::<TunnelDevices>(self.tunnel_devices.entries(), skip, max)
+            }
+            view::Kind::Neighbours => rows::<Neighbours>(self.neighbours.entries(), skip, max),
+            view::Kind::Fdb => rows::<Fdb>(self.fdb.entries(), skip, max),
+            view::Kind::BpfRoutes => {
+                let entries = self.bpf_v4.entries().chain(self.bpf_v6.entries());
+                rows::<BpfRoutes>(entries, skip, max)
+            }
+            view::Kind::KernelRoutes => {
+                rows::<KernelRoutes>(self.kernel_routes.entries(), skip, max)
+            }
+        }
+    }
+
+    /// Does with the table of an op what `act` says.
+    fn act(&mut self, op: Op, act: Act) -> Result<Verdict, Unplaced> {
+        Ok(match op {
+            Op::LinkSettings(key, value) => self.link_settings.act(key, value, act),
+            Op::TunnelDevice(key, value) => self.tunnel_devices.act(key, value, act),
+            Op::Neighbour(key, value) => self.neighbours.act(key, value, act),
+            Op::Fdb(key, value) => self.fdb.act(key, value, act),
+            Op::BpfRoute(key @ IpNet::V4(_), value) => self.bpf_v4.act(key, value, act),
+            Op::BpfRoute(key @ IpNet::V6(_), value) => self.bpf_v6.act(key, value, act),
+            Op::KernelRoute(key, value) => self.kernel_routes.act(key, value, act),
+            op @ (Op::Rule(..)
+            | Op::Attachment(..)
+            | Op::Endpoint(..)
+            | Op::Vtep(..)
+            | Op::ProgramSettings(_)
+            | Op::Masquerade(_)
+            | Op::FlowFlush(_)) => return Err(Unplaced(op)),
+        })
+    }
+
+    fn all(&self) -> [&dyn AnyTable; 7] {
+        [
+            &self.link_settings,
+            &self.tunnel_devices,
+            &self.neighbours,
+            &self.fdb,
+            &self.bpf_v4,
+            &self.bpf_v6,
+            &self.kernel_routes,
+        ]
+    }
+}
+
+/// Adds changes of a table to `steps`, as many as there is room for.
+fn offer<K: Kind>(table: &Table<K>, changes: &[Change], steps: &mut Steps) {
+    for change in changes {
+        steps.extend(table.ready(*change));
+    }
+}
+
+fn resync<K: Kind>(table: &mut Table<K>, all: Vec<(K::Key, Option<K::Value>)>) -> Vec<Op> {
+    let recovered = table.resync(all);
+    recovered.into_iter().map(|key| table.op(key)).collect()
+}
+
+fn rows<'a, K: Kind + 'a>(
+    entries: impl Iterator<Item = Entry<'a, K>>,
+    skip: usize,
+    max: usize,
+) -> Vec<Row> {
+    entries.skip(skip).take(max).map(row::<K>).collect()
+}
+
+/// Returns whether a route hangs on an interface.
+fn uses(route: &KernelRoute, link: &Link) -> bool {
+    match &route.kind {
+        RouteKind::Local(local) => local == link,
+        RouteKind::Unicast(_)
+        | RouteKind::Multipath(_)
+        | RouteKind::Blackhole
+        | RouteKind::Prohibit
+        | RouteKind::Unreachable
+        | RouteKind::Throw => hops(route).iter().any(|hop| hop.link == *link),
+    }
+}

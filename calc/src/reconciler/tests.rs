@@ -1,0 +1,346 @@
+//! What the reconciler does in situations that have a name.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    clippy::disallowed_methods,
+    reason = "a test knows few ops, and any instant will do to start with"
+)]
+
+mod failures;
+mod links;
+
+use std::time::Duration;
+
+use ipc_proto::{
+    BpfRoute, Flags, Hop, Incarnation, KernelRoute, Link, LinkRole, LinkState, Mac, NeighbourKey,
+    OpError, Protocol, RouteKey, RouteKind, SnapshotId, Step, Table,
+};
+
+use super::*;
+
+/// A reconciler and the helper's part, played by hand.
+struct Bench {
+    calc: Reconciler,
+    now: Instant,
+    batch: Option<BatchId>,
+}
+
+impl Bench {
+    /// Starts with everything known, and `observed` in the kernel.
+    fn new(observed: Vec<Observed>) -> Self {
+        let mut bench = Self::starting();
+        bench.handle(Input::InSync { complete: true });
+        bench.connect(observed);
+        bench
+    }
+
+    fn starting() -> Self {
+        Self {
+            calc: Reconciler::default(),
+            now: Instant::now(),
+            batch: None,
+        }
+    }
+
+    fn connect(&mut self, observed: Vec<Observed>) {
+        self.handle(Input::Connected);
+        self.welcome(observed);
+    }
+
+    /// Expects to be greeted, and answers.
+    fn welcome(&mut self, observed: Vec<Observed>) {
+        self.greet();
+        self.answer(observed);
+    }
+
+    fn greet(&mut self) {
+        assert_eq!(self.poll(), Some(Output::Hello));
+    }
+
+    fn answer(&mut self, observed: Vec<Observed>) {
+        let welcome = Welcome {
+            version: ipc_proto::VERSION,
+            incarnation: Incarnation(1),
+            lease: Lease(1),
+            max_steps: 100,
+            bpf_max_entries: 3,
+            snapshot: SnapshotId(1),
+            pages: 1,
+            feed: 0,
+        };
+        self.handle(Input::Welcome(welcome, observed));
+    }
+
+    fn handle(&mut self, input: Input) {
+        self.calc.handle(self.now, input);
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        self.calc.poll(self.now)
+    }
+
+    fn want(&mut self, op: &Op) {
+        self.calc.want(op.clone()).unwrap();
+    }
+
+    fn steps(&mut self) -> Vec<Step> {
+        match self.poll() {
+            None => Vec::new(),
+            Some(Output::Apply(batch)) => {
+                self.batch = Some(batch.id);
+                batch.steps
+            }
+            Some(other @ (Output::Hello | Output::Notice(_))) => panic!("{other:?}"),
+        }
+    }
+
+    fn ops(&mut self) -> Vec<Op> {
+        self.steps().into_iter().map(|step| step.op).collect()
+    }
+
+    fn ack(&mut self, failed: Vec<(u32, OpError)>) {
+        let id = self.batch.take().unwrap();
+        self.handle(Input::Ack(Ack { id, failed }));
+    }
+
+    fn notices(&mut self) -> Vec<String> {
+        let notices = std::mem::take(&mut self.calc.notices);
+        notices.iter().map(ToString::to_string).collect()
+    }
+
+    /// Has the next batch fail.
+    fn settle_failing(&mut self) {
+        let steps = u32::try_from(self.ops().len()).unwrap();
+        self.ack((0..steps).map(|index| (index, errno(12))).collect());
+    }
+}
+
+fn bpf(n: u8, flags: Option<u32>) -> Op {
+    let route = flags.map(|flags| BpfRoute {
+        flags: Flags(flags),
+        ..BpfRoute::default()
+    });
+    Op::BpfRoute(format!("10.0.{n}.0/24").parse().unwrap(), route)
+}
+
+fn link(index: u32) -> Link {
+    Link {
+        index,
+        name: "cali1".parse().unwrap(),
+    }
+}
+
+fn state(index: u32, up: bool) -> LinkState {
+    LinkState {
+        link: link(index),
+        role: LinkRole::Workload,
+        up,
+        mac: None,
+        mtu: 1500,
+        addresses: Vec::new(),
+    }
+}
+
+fn neighbour(mac: Option<u8>) -> Op {
+    let key = NeighbourKey {
+        link: link(7),
+        address: [192, 0, 2, 1].into(),
+    };
+    Op::Neighbour(key, mac.map(|mac| Mac([mac; 6])))
+}
+
+fn route(present: bool) -> Op {
+    let key = RouteKey::new(Table::Main, "10.9.0.0/16".parse().unwrap(), 0);
+    let route = present.then(|| KernelRoute {
+        kind: RouteKind::Unicast(Hop {
+            link: link(7),
+            via: Some([192, 0, 2, 1].into()),
+            onlink: true,
+        }),
+        protocol: Protocol::Safe,
+        source: None,
+        mtu: None,
+    });
+    Op::KernelRoute(key, route)
+}
+
+fn observed(op: Op) -> Observed {
+    match op {
+        Op::BpfRoute(key, value) => Observed::BpfRoute(key, value),
+        Op::Neighbour(key, Some(mac)) => Observed::Neighbour(key, mac),
+        Op::KernelRoute(key, value) => Observed::KernelRoute(key, value),
+        Op::LinkSettings(key, Some(profile)) => Observed::LinkSettings(key, profile),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn errno(errno: i32) -> OpError {
+    OpError::Kernel {
+        call: "bpf".to_owned(),
+        errno,
+    }
+}
+
+fn denied() -> OpError {
+    OpError::Denied("it is not ours".to_owned())
+}
+
+#[test]
+fn nothing_is_written_before_both_sides_are_known() {
+    let mut bench = Bench::starting();
+    bench.want(&bpf(1, Some(1)));
+    bench.connect(Vec::new());
+    assert_eq!(bench.poll(), None, "the datastore may hold more");
+    bench.handle(Input::InSync { complete: true });
+    assert_eq!(bench.ops(), [bpf(1, Some(1))]);
+
+    let mut bench = Bench::starting();
+    bench.handle(Input::InSync { complete: true });
+    bench.want(&bpf(1, Some(1)));
+    assert_eq!(bench.poll(), None, "there is no helper");
+    bench.connect(vec![observed(bpf(1, Some(1)))]);
+    assert_eq!(bench.poll(), None, "it is as it should be");
+    assert!(bench.calc.is_in_sync());
+}
+
+#[test]
+fn entries_come_before_others_go_while_the_map_has_room() {
+    let old = vec![observed(bpf(1, Some(1))), observed(bpf(2, Some(1)))];
+    let mut bench = Bench::new(old.clone());
+    bench.want(&bpf(2, Some(2)));
+    bench.want(&bpf(3, Some(1)));
+    let (update, insert, clear) = (bpf(2, Some(2)), bpf(3, Some(1)), bpf(1, None));
+    assert_eq!(bench.ops(), [update.clone(), insert.clone(), clear.clone()]);
+
+    let mut bench = Bench::new(old);
+    for op in [&update, &insert, &bpf(4, Some(1))] {
+        bench.want(op);
+    }
+    let crowded = [update, clear, insert, bpf(4, Some(1))];
+    assert_eq!(bench.ops(), crowded);
+}
+
+#[test]
+fn changes_meanwhile_are_coalesced() {
+    let mut bench = Bench::new(Vec::new());
+    bench.want(&bpf(1, Some(1)));
+    assert_eq!(bench.ops(), [bpf(1, Some(1))]);
+    for flags in [2, 3, 4] {
+        bench.want(&bpf(1, Some(flags)));
+        assert_eq!(bench.poll(), None, "one batch in flight");
+    }
+    bench.ack(Vec::new());
+    assert_eq!(bench.ops(), [bpf(1, Some(4))]);
+    bench.want(&bpf(1, Some(5)));
+    bench.want(&bpf(1, Some(4)));
+    bench.ack(Vec::new());
+    assert_eq!(bench.poll(), None);
+}
+
+#[test]
+fn an_answer_to_something_else_changes_nothing() {
+    let mut bench = Bench::new(Vec::new());
+    bench.want(&bpf(1, Some(1)));
+    assert_eq!(bench.ops().len(), 1);
+    let id = BatchId(77);
+    let failed = Vec::new();
+    bench.handle(Input::Ack(Ack { id, failed }));
+    assert!(!bench.calc.is_in_sync());
+    assert_eq!(bench.poll(), None, "still in flight");
+}
+
+#[test]
+fn reading_back_waits_for_the_batch_in_flight() {
+    let mut bench = Bench::new(Vec::new());
+    bench.want(&bpf(1, Some(1)));
+    assert_eq!(bench.ops().len(), 1);
+    bench.handle(Input::Resync);
+    assert_eq!(bench.poll(), None);
+    bench.ack(Vec::new());
+    bench.welcome(vec![observed(bpf(1, Some(1)))]);
+    assert_eq!(bench.poll(), None);
+}
+
+#[test]
+fn reading_back_asked_for_during_a_reading_happens_after_it() {
+    let mut bench = Bench::starting();
+    bench.handle(Input::Connected);
+    bench.greet();
+    bench.handle(Input::Resync);
+    assert_eq!(bench.poll(), None);
+    bench.answer(Vec::new());
+    assert_eq!(bench.poll(), Some(Output::Hello));
+}
+
+#[test]
+fn several_values_under_one_key_are_put_right() {
+    let blackhole = |protocol| {
+        let route = KernelRoute {
+            kind: RouteKind::Blackhole,
+            protocol,
+            source: None,
+            mtu: None,
+        };
+        let key = RouteKey::new(Table::Main, "10.9.0.0/16".parse().unwrap(), 0);
+        observed(Op::KernelRoute(key, Some(route)))
+    };
+    for (twice, wanted, ops) in [
+        (
+            vec![observed(route(true)), blackhole(Protocol::Safe)],
+            true,
+            vec![route(true)],
+        ),
+        (
+            vec![observed(route(true)), blackhole(Protocol::Safe)],
+            false,
+            vec![route(false)],
+        ),
+        (
+            vec![observed(route(true)), observed(route(true))],
+            true,
+            vec![],
+        ),
+        (vec![observed(route(false))], true, vec![route(true)]),
+    ] {
+        let mut bench = Bench::new(twice);
+        bench.want(&route(wanted));
+        assert_eq!(bench.ops(), ops);
+    }
+}
+
+#[test]
+fn rows_come_in_pages_over_both_maps() {
+    let v6 = Op::BpfRoute("fd00::/64".parse().unwrap(), Some(BpfRoute::default()));
+    let mut bench = Bench::new(vec![observed(bpf(1, Some(1)))]);
+    bench.want(&bpf(2, Some(1)));
+    bench.want(&v6);
+    let kind = view::Kind::BpfRoutes;
+    let all = bench.calc.rows(kind, 0, 9);
+    assert_eq!(all.len(), 3);
+    let pages: Vec<Row> = (0..3)
+        .flat_map(|skip| bench.calc.rows(kind, skip, 1))
+        .collect();
+    assert_eq!(pages, all);
+    let [only_actual, only_desired, last] = all.try_into().unwrap();
+    assert_eq!(only_actual.desired, None);
+    assert_eq!(only_actual.actual, Some(observed(bpf(1, Some(1)))));
+    assert_eq!(only_desired.desired, Some(bpf(2, Some(1))));
+    assert_eq!(last.desired, Some(v6));
+
+    bench.settle_failing();
+    assert_eq!(bench.calc.rows(kind, 1, 1)[0].failed, Some(errno(12)));
+    bench.now += Duration::from_secs(1);
+    bench.calc.notices.clear();
+    assert_eq!(bench.ops().len(), 3);
+    bench.ack(Vec::new());
+    let rows = bench.calc.rows(kind, 0, 9);
+    assert_eq!(rows.len(), 2);
+    assert!(rows.iter().all(|row| row.failed.is_none()));
+}
+
+#[test]
+fn an_op_without_a_table_is_refused() {
+    let flush = Op::FlowFlush([10, 0, 0, 1].into());
+    let refused = Reconciler::default().want(flush.clone());
+    assert_eq!(refused, Err(Unplaced(flush)));
+}

@@ -1,0 +1,133 @@
+//! What the reconciler does when interfaces change.
+
+use ipc_proto::{LinkProfile, LinkRole, Tunnel, TunnelDevice};
+
+use super::*;
+
+#[test]
+fn a_link_that_flaps_gets_its_routes_again() {
+    let before = vec![
+        Observed::Link(state(7, true)),
+        observed(neighbour(Some(1))),
+        observed(route(true)),
+    ];
+    let flap = [false, true].map(|up| Input::Link(LinkEvent::Set(state(7, up))));
+    let mut bench = Bench::new(before.clone());
+    bench.want(&route(true));
+    bench.want(&neighbour(Some(1)));
+    assert_eq!(bench.poll(), None);
+    for input in flap {
+        bench.handle(input);
+    }
+    assert_eq!(bench.ops(), [neighbour(Some(1)), route(true)]);
+
+    // The kernel may have dropped them after they were set, and the answer come last.
+    let flap = [false, true].map(|up| Input::Link(LinkEvent::Set(state(7, up))));
+    for input in flap {
+        bench.handle(input);
+    }
+    bench.ack(Vec::new());
+    assert_eq!(bench.ops(), [neighbour(Some(1)), route(true)]);
+    bench.ack(Vec::new());
+    assert_eq!(bench.poll(), None);
+}
+
+#[test]
+fn what_failed_on_a_link_is_tried_again_when_the_link_changes() {
+    let mut bench = Bench::new(vec![Observed::Link(state(7, false))]);
+    bench.want(&route(true));
+    bench.settle_failing();
+    assert_eq!(
+        bench.poll(),
+        Some(Output::Notice(Notice::Failed(route(true), errno(12))))
+    );
+    assert_eq!(bench.poll(), None);
+    bench.handle(Input::Link(LinkEvent::Set(state(7, true))));
+    assert_eq!(bench.ops(), [route(true)]);
+}
+
+#[test]
+fn what_hung_on_a_link_that_is_gone_is_not_asked_for() {
+    let mut bench = Bench::new(vec![
+        Observed::Link(state(7, true)),
+        observed(neighbour(Some(1))),
+    ]);
+    bench.want(&neighbour(Some(1)));
+    bench.handle(Input::Link(LinkEvent::Gone(link(7))));
+    bench.want(&neighbour(None));
+    assert_eq!(bench.poll(), None);
+}
+
+#[test]
+fn the_route_of_a_moved_address_is_cleared_although_its_link_is_down() {
+    let before = vec![Observed::Link(state(7, true)), observed(route(true))];
+    let mut bench = Bench::new(before);
+    bench.want(&route(true));
+    bench.handle(Input::Link(LinkEvent::Set(state(7, false))));
+    bench.want(&route(false));
+    // Without a carrier the kernel has kept it.
+    assert_eq!(bench.ops(), [route(false)]);
+}
+
+#[test]
+fn a_clear_on_a_link_that_is_gone_is_done() {
+    let mut bench = Bench::new(vec![observed(neighbour(Some(1)))]);
+    assert_eq!(bench.ops(), [neighbour(None)]);
+    bench.ack(vec![(0, OpError::StaleLink(link(7)))]);
+    assert!(bench.calc.is_in_sync());
+}
+
+#[test]
+fn settings_are_left_alone_where_nobody_wants_any() {
+    let set = Op::LinkSettings(link(7), Some(LinkProfile::Workload));
+    let mut bench = Bench::new(vec![
+        observed(set.clone()),
+        observed(Op::LinkSettings(link(8), Some(LinkProfile::Uplink))),
+    ]);
+    assert_eq!(bench.poll(), None);
+    bench.want(&set);
+    assert_eq!(bench.poll(), None, "it is so already");
+    bench.want(&Op::LinkSettings(link(7), None));
+    assert_eq!(bench.poll(), None);
+    assert!(bench.calc.is_in_sync());
+    assert_eq!(bench.calc.rows(view::Kind::LinkSettings, 0, 9), []);
+}
+
+fn device() -> TunnelDevice {
+    TunnelDevice {
+        vni: 4096,
+        port: 4789,
+        local: [192, 0, 2, 9].into(),
+        parent: link(2),
+        mac: Mac([2; 6]),
+        mtu: 1450,
+        address: [10, 0, 0, 1].into(),
+    }
+}
+
+#[test]
+fn a_device_that_was_made_in_part_is_cleared_when_it_is_not_wanted() {
+    let mut bench = Bench::new(Vec::new());
+    bench.want(&Op::TunnelDevice(Tunnel::VxlanV4, Some(device())));
+    bench.settle_failing();
+    bench.want(&Op::TunnelDevice(Tunnel::VxlanV4, None));
+    assert_eq!(bench.notices().len(), 1);
+    assert_eq!(bench.ops(), [Op::TunnelDevice(Tunnel::VxlanV4, None)]);
+}
+
+#[test]
+fn a_device_that_somebody_removed_is_made_at_once() {
+    let set = Op::TunnelDevice(Tunnel::VxlanV4, Some(device()));
+    let tunnel = LinkState {
+        role: LinkRole::Tunnel(Tunnel::VxlanV4),
+        ..state(7, true)
+    };
+    let mut bench = Bench::new(vec![
+        Observed::Link(tunnel),
+        Observed::TunnelDevice(Tunnel::VxlanV4, Some(device())),
+    ]);
+    bench.want(&set);
+    assert_eq!(bench.poll(), None);
+    bench.handle(Input::Link(LinkEvent::Gone(link(7))));
+    assert_eq!(bench.ops(), [set]);
+}

@@ -1,0 +1,151 @@
+//! The shell between a real datastore directory, a helper on a real socket and a client.
+
+use std::{fs, future::Future, time::Duration};
+
+use ipc_proto::{
+    BpfRoute,
+    bus::Calc1Proxy,
+    codec,
+    view::{Kind, RowsRequest},
+};
+use serde::de::DeserializeOwned;
+use serde_bytes::ByteBuf;
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+use super::*;
+use crate::dataplane::model::Helper;
+
+/// Longer than anything here takes.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Waits until `check` is so.
+async fn eventually<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
+    let waited = timeout(DEADLINE, async {
+        while !check().await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "not in time: {what}");
+}
+
+/// Sets up everything but the process itself.
+fn config(dir: &TempDir, interval: Option<Duration>) -> (Config, UnixListener) {
+    let datastore_dir = dir.path().join("datastore");
+    fs::create_dir(&datastore_dir).unwrap();
+    let document = "apiVersion: projectcalico.org/v3\n\
+                    kind: FelixConfiguration\n\
+                    metadata: {name: default}\n\
+                    spec: {}\n";
+    fs::write(datastore_dir.join("felix.yaml"), document).unwrap();
+    let config = Config {
+        node_name: "node-1".to_owned(),
+        datastore_dir,
+        runtime_dir: dir.path().to_owned(),
+        route_refresh_interval: interval,
+        face_users: Vec::new(),
+    };
+    let listener = UnixListener::bind(dir.path().join(bus::socket::CALC)).unwrap();
+    (config, listener)
+}
+
+/// Runs the shell as long as `body` takes.
+async fn beside(config: Config, listener: UnixListener, body: impl Future<Output = ()>) {
+    tokio::select! {
+        result = serve(config, listener) => panic!("{result:?}"),
+        () = body => {}
+    }
+}
+
+fn stray(helper: &Helper) {
+    let prefix = "203.0.113.0/24".parse().unwrap();
+    let mut state = helper.0.lock().unwrap();
+    state.bpf.insert(prefix, BpfRoute::default());
+}
+
+async fn swept(helper: &Helper) {
+    let is_empty = || async { helper.0.lock().unwrap().bpf.is_empty() };
+    eventually("the stray is swept", is_empty).await;
+}
+
+async fn property<T: DeserializeOwned + zbus::Type>(calc: &Calc1Proxy<'_>, name: &str) -> T {
+    calc.inner().get_property(name).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_kernel_is_put_right_again_after_each_way_to_ask_for_it() {
+    let dir = TempDir::new().unwrap();
+    let (config, listener) = config(&dir, None);
+    let socket = Helper::listen(dir.path());
+    let helper = Helper::default();
+    stray(&helper);
+    beside(config, listener, async {
+        let connection = helper.accept(&socket).await;
+        swept(&helper).await;
+
+        let client = bus::connect(&dir.path().join(bus::socket::CALC))
+            .await
+            .unwrap();
+        let calc = Calc1Proxy::builder(&client)
+            .cache_properties(zbus::proxy::CacheProperties::No)
+            .build()
+            .await
+            .unwrap();
+        let in_sync = || async { calc.in_sync().await.unwrap() };
+        eventually("in sync", in_sync).await;
+        assert_ne!(calc.incarnation().await.unwrap(), 0);
+        assert_eq!(
+            property::<String>(&calc, "Version").await,
+            env!("CARGO_PKG_VERSION")
+        );
+        assert_eq!(property::<String>(&calc, "Node").await, "node-1");
+        assert!(property::<bool>(&calc, "Connected").await);
+        for count in ["Desired", "Pending", "Held"] {
+            assert_eq!(property::<u64>(&calc, count).await, 0, "{count}");
+        }
+        let problems = property::<Vec<String>>(&calc, "Problems").await;
+        assert!(problems.is_empty(), "{problems:?}");
+
+        // The operator asks.
+        stray(&helper);
+        calc.resync().await.unwrap();
+        swept(&helper).await;
+
+        // The helper crashes.
+        stray(&helper);
+        drop(connection.close().await);
+        eventually("noticed", || async { !in_sync().await }).await;
+        let problems = property::<Vec<String>>(&calc, "Problems").await;
+        assert_eq!(problems, ["the helper ended the connection"]);
+        let _connection = helper.accept(&socket).await;
+        swept(&helper).await;
+        eventually("in sync again", in_sync).await;
+        assert_eq!(property::<u64>(&calc, "Resyncs").await, 3);
+
+        let request = codec::encode(&RowsRequest {
+            kind: Kind::BpfRoutes,
+            skip: 0,
+        });
+        let rows = calc.rows(&ByteBuf::from(request.unwrap())).await.unwrap();
+        let rows: ipc_proto::view::Rows = codec::decode(&rows).unwrap();
+        assert_eq!(rows.rows, []);
+        assert!(calc.rows(&ByteBuf::from(vec![7])).await.is_err());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_kernel_is_read_back_at_intervals() {
+    let dir = TempDir::new().unwrap();
+    let (config, listener) = config(&dir, Some(Duration::from_millis(1)));
+    let socket = Helper::listen(dir.path());
+    let helper = Helper::default();
+    beside(config, listener, async {
+        let _connection = helper.accept(&socket).await;
+        for _ in 0..3 {
+            stray(&helper);
+            swept(&helper).await;
+        }
+    })
+    .await;
+}

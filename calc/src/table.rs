@@ -1,0 +1,377 @@
+//! One kind of kernel state: what should be, what is, what to do next.
+//!
+//! A key that is not as desired is ready to be asked for, unless its last attempt failed: then it
+//! waits. A failure belongs to the value that was sent, and ends when another is wanted.
+
+mod hold;
+mod kinds;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Add,
+    time::Instant,
+};
+
+use ipc_proto::{Op, OpError, view::Row};
+
+use self::hold::{Hold, Wait};
+pub(crate) use self::kinds::{
+    BpfRoutes, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours, TunnelDevices,
+};
+use crate::delta::{Actual, Change, DeltaTracker};
+
+/// What an outcome means for the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// As before.
+    Unchanged,
+    /// It fails, or fails for another reason than before.
+    Failed,
+    /// It failed before and is right.
+    Recovered,
+}
+
+/// How many keys there are of some sort.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Those that should be there.
+    pub desired: usize,
+    /// Those that differ and can be asked for.
+    pub pending: usize,
+    /// Those whose last attempt failed.
+    pub held: usize,
+}
+
+impl Add for Counts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            desired: self.desired + other.desired,
+            pending: self.pending + other.pending,
+            held: self.held + other.held,
+        }
+    }
+}
+
+/// What to do with the key and the value of an op.
+#[derive(Debug)]
+pub(crate) enum Act {
+    /// It is what should be.
+    Want,
+    /// It was sent; this is when the answer came, and why it failed if it did.
+    Settle(Instant, Option<OpError>),
+    /// It was sent, and may have been carried out or not.
+    Lose,
+}
+
+/// What tables of all kinds have in common.
+pub(crate) trait AnyTable {
+    /// Returns when the next waiting is over.
+    fn poll_timeout(&self) -> Option<Instant>;
+    /// Counts the keys; sweeps are pending only if they are allowed.
+    fn counts(&self, sweep: bool) -> Counts;
+}
+
+/// A key with what should be, what is, and why the last attempt failed.
+pub(crate) type Entry<'a, K> = (
+    &'a <K as Kind>::Key,
+    Option<&'a <K as Kind>::Value>,
+    Actual<&'a <K as Kind>::Value>,
+    Option<&'a OpError>,
+);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Table<K: Kind> {
+    tracker: DeltaTracker<K::Key, K::Value>,
+    ready: Ready<K::Key>,
+    holds: BTreeMap<K::Key, Hold>,
+    /// The holds that end by themselves.
+    timers: BTreeSet<(Instant, K::Key)>,
+}
+
+/// The keys that can be asked for.
+#[derive(Debug)]
+struct Ready<K> {
+    updates: BTreeSet<K>,
+    inserts: BTreeSet<K>,
+    clears: BTreeSet<K>,
+    sweeps: BTreeSet<K>,
+}
+
+impl<K> Default for Ready<K> {
+    fn default() -> Self {
+        Self {
+            updates: BTreeSet::new(),
+            inserts: BTreeSet::new(),
+            clears: BTreeSet::new(),
+            sweeps: BTreeSet::new(),
+        }
+    }
+}
+
+impl<K> Ready<K> {
+    fn of(&self, change: Change) -> &BTreeSet<K> {
+        match change {
+            Change::Update => &self.updates,
+            Change::Insert => &self.inserts,
+            Change::Clear => &self.clears,
+            Change::Sweep => &self.sweeps,
+        }
+    }
+
+    fn of_mut(&mut self, change: Change) -> &mut BTreeSet<K> {
+        match change {
+            Change::Update => &mut self.updates,
+            Change::Insert => &mut self.inserts,
+            Change::Clear => &mut self.clears,
+            Change::Sweep => &mut self.sweeps,
+        }
+    }
+}
+
+impl<K: Kind> Default for Table<K> {
+    fn default() -> Self {
+        Self {
+            tracker: DeltaTracker::default(),
+            ready: Ready::default(),
+            holds: BTreeMap::new(),
+            timers: BTreeSet::new(),
+        }
+    }
+}
+
+impl<K: Kind> Table<K> {
+    /// Does what `act` says.
+    pub(crate) fn act(&mut self, key: K::Key, value: Option<K::Value>, act: Act) -> Verdict {
+        match act {
+            Act::Want => self.want(key, value),
+            Act::Settle(now, failed) => return self.settle(now, key, value, failed),
+            Act::Lose => self.change(key, |tracker, key| tracker.settle(key, Actual::Wrong)),
+        }
+        Verdict::Unchanged
+    }
+
+    /// Says what `key` should be.
+    fn want(&mut self, key: K::Key, value: Option<K::Value>) {
+        if self.tracker.desired(&key) != value.as_ref() {
+            self.release(&key);
+            self.change(key, |tracker, key| tracker.set_desired(key, value));
+        }
+    }
+
+    /// Says what everything is, has what failed tried once more, and returns the keys that failed
+    /// and are right.
+    pub(crate) fn resync(&mut self, all: Vec<(K::Key, Option<K::Value>)>) -> Vec<K::Key> {
+        self.tracker.replace_actual(all);
+        self.timers.clear();
+        for hold in self.holds.values_mut() {
+            hold.wait = Wait::Over;
+        }
+        let Self { tracker, holds, .. } = self;
+        let recovered = holds
+            .extract_if(.., |key, _| tracker.change(key).is_none())
+            .filter(|(_, hold)| hold.is_told())
+            .map(|(key, _)| key)
+            .collect();
+        self.ready = Ready::default();
+        for (key, change) in tracker.pending() {
+            if K::CLEARS || change.sets() {
+                self.ready.of_mut(change).insert(key.clone());
+            }
+        }
+        recovered
+    }
+
+    /// Takes in what became of a change: made, or not and why.
+    fn settle(
+        &mut self,
+        now: Instant,
+        key: K::Key,
+        sent: Option<K::Value>,
+        failed: Option<OpError>,
+    ) -> Verdict {
+        let gone = sent.is_none() && matches!(failed, Some(OpError::StaleLink(_)));
+        let Some(error) = failed.filter(|_| !gone) else {
+            let told = self.release(&key).is_some_and(|hold| hold.is_told());
+            let actual = sent.map_or(Actual::Absent, Actual::Is);
+            self.change(key, |tracker, key| tracker.settle(key, actual));
+            return if told {
+                Verdict::Recovered
+            } else {
+                Verdict::Unchanged
+            };
+        };
+        let verdict = if self.tracker.desired(&key) == sent.as_ref() {
+            let before = self.release(&key);
+            let (hold, verdict) = Hold::after(before, error.clone(), now);
+            if let Wait::Until(at) = hold.wait {
+                self.timers.insert((at, key.clone()));
+            }
+            self.holds.insert(key.clone(), hold);
+            verdict
+        } else {
+            // A failure says nothing of a value that is wanted since.
+            Verdict::Unchanged
+        };
+        if !K::ATOMIC && matches!(error, OpError::Kernel { .. }) {
+            self.change(key, |tracker, key| tracker.settle(key, Actual::Wrong));
+        } else {
+            self.change(key, |_, _| ());
+        }
+        verdict
+    }
+
+    /// Takes in that the keys which are as `is_lost` says have become `actual`, as far as known.
+    pub(crate) fn doubt(
+        &mut self,
+        actual: &Actual<K::Value>,
+        is_lost: impl Fn(&K::Key, Option<&K::Value>) -> bool,
+    ) {
+        let lost: Vec<K::Key> = self
+            .tracker
+            .iter()
+            .filter(|(key, _, is)| match is {
+                Actual::Absent => false,
+                Actual::Is(value) => is_lost(key, Some(value)),
+                Actual::Wrong => is_lost(key, None),
+            })
+            .map(|(key, ..)| key.clone())
+            .collect();
+        for key in lost {
+            self.change(key, |tracker, key| tracker.set_actual(key, actual.clone()));
+        }
+    }
+
+    /// Ends the waiting of those that failed and of which `is_due` says so.
+    pub(crate) fn retry(&mut self, is_due: impl Fn(&K::Key, Option<&K::Value>, &OpError) -> bool) {
+        let due: Vec<K::Key> = self
+            .timers
+            .iter()
+            .map(|(_, key)| key)
+            .filter(|key| {
+                self.holds
+                    .get(key)
+                    .is_some_and(|hold| is_due(key, self.tracker.desired(key), &hold.error))
+            })
+            .cloned()
+            .collect();
+        for key in due {
+            self.wake(key);
+        }
+    }
+
+    /// Ends the waiting that is over by `now`.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        while let Some((_, key)) = self.timers.first().filter(|(at, _)| *at <= now).cloned() {
+            self.wake(key);
+        }
+    }
+
+    /// Returns how many keys can be asked for with this change.
+    #[must_use]
+    pub(crate) fn ready_len(&self, change: Change) -> usize {
+        self.ready.of(change).len()
+    }
+
+    /// Returns the changes of a sort that can be asked for, in the order of their keys.
+    pub(crate) fn ready(&self, change: Change) -> impl Iterator<Item = Op> {
+        self.ready.of(change).iter().map(|key| self.op(key.clone()))
+    }
+
+    /// Returns the op that makes `key` as it should be.
+    pub(crate) fn op(&self, key: K::Key) -> Op {
+        let desired = self.tracker.desired(&key).cloned();
+        K::op(key, desired)
+    }
+
+    /// Returns how many keys are there.
+    #[must_use]
+    pub(crate) fn present_len(&self) -> usize {
+        self.tracker.present_len()
+    }
+
+    /// Returns all keys in order.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_, K>> {
+        self.tracker
+            .iter()
+            .filter(|(_, desired, _)| K::CLEARS || desired.is_some())
+            .map(|(key, desired, actual)| {
+                let failed = self.holds.get(key).map(|hold| &hold.error);
+                (key, desired, actual, failed)
+            })
+    }
+
+    /// Makes a change of the tracker, and files the key by what it then takes.
+    fn change(
+        &mut self,
+        key: K::Key,
+        change: impl FnOnce(&mut DeltaTracker<K::Key, K::Value>, K::Key),
+    ) {
+        if let Some(before) = self.tracker.change(&key) {
+            self.ready.of_mut(before).remove(&key);
+        }
+        change(&mut self.tracker, key.clone());
+        match self.tracker.change(&key) {
+            None => {
+                self.release(&key);
+            }
+            Some(after) => {
+                let waits = |hold: &Hold| hold.wait != Wait::Over;
+                if (K::CLEARS || after.sets()) && !self.holds.get(&key).is_some_and(waits) {
+                    self.ready.of_mut(after).insert(key);
+                }
+            }
+        }
+    }
+
+    fn wake(&mut self, key: K::Key) {
+        if let Some(hold) = self.holds.get_mut(&key) {
+            if let Wait::Until(at) = hold.wait {
+                self.timers.remove(&(at, key.clone()));
+            }
+            hold.wait = Wait::Over;
+            self.change(key, |_, _| ());
+        }
+    }
+
+    /// Removes the hold of a key, but does not file it.
+    fn release(&mut self, key: &K::Key) -> Option<Hold> {
+        let hold = self.holds.remove(key)?;
+        if let Wait::Until(at) = hold.wait {
+            self.timers.remove(&(at, key.clone()));
+        }
+        Some(hold)
+    }
+}
+
+impl<K: Kind> AnyTable for Table<K> {
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    fn counts(&self, sweep: bool) -> Counts {
+        let sweeps = if sweep { self.ready.sweeps.len() } else { 0 };
+        let pending =
+            self.ready.updates.len() + self.ready.inserts.len() + self.ready.clears.len() + sweeps;
+        Counts {
+            desired: self.tracker.desired_len(),
+            pending,
+            held: self.holds.len(),
+        }
+    }
+}
+
+/// Makes a row for the operator.
+pub(crate) fn row<K: Kind>((key, desired, actual, failed): Entry<'_, K>) -> Row {
+    Row {
+        desired: desired.map(|value| K::op(key.clone(), Some(value.clone()))),
+        actual: match actual {
+            Actual::Absent => None,
+            Actual::Is(value) => K::observed(key.clone(), Some(value.clone())),
+            Actual::Wrong => K::observed(key.clone(), None),
+        },
+        failed: failed.cloned(),
+    }
+}

@@ -1,0 +1,119 @@
+//! How long to leave a key alone after a failure. Pure; a failure is news once.
+
+use std::time::{Duration, Instant};
+
+use ipc_proto::OpError;
+
+use super::Verdict;
+
+/// The wait after the first failure; it doubles from there.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+/// The longest wait.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// What the failure of a key's desired value means for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hold {
+    /// Why it failed.
+    pub(super) error: OpError,
+    /// When it may be tried again.
+    pub(super) wait: Wait,
+    /// How often it has failed in a row.
+    attempts: u32,
+}
+
+/// When a key may be tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// At once.
+    Over,
+    /// Then.
+    Until(Instant),
+    /// Once another value is wanted of it, or the helper starts a new lease.
+    UntilChanged,
+}
+
+impl Hold {
+    /// Adds a failure to those before.
+    pub(super) fn after(before: Option<Self>, error: OpError, now: Instant) -> (Self, Verdict) {
+        let attempts = before.as_ref().map_or(0, |hold| hold.attempts);
+        let wait = if error.is_transient() {
+            let factor = 1_u32.checked_shl(attempts).unwrap_or(u32::MAX);
+            let wait = RETRY_MIN.checked_mul(factor).unwrap_or(RETRY_MAX);
+            Wait::Until(now + wait.min(RETRY_MAX))
+        } else {
+            Wait::UntilChanged
+        };
+        // Not having been tried is no reason of its own, and none to forget the real one.
+        let (error, verdict) = match (before.map(|hold| hold.error), error) {
+            (Some(reason), OpError::NotTried(_)) => (reason, Verdict::Unchanged),
+            (None, error @ OpError::NotTried(_)) => (error, Verdict::Unchanged),
+            (Some(reason), error) if reason == error => (error, Verdict::Unchanged),
+            (_, error) => (error, Verdict::Failed),
+        };
+        let hold = Self {
+            error,
+            wait,
+            attempts: attempts.saturating_add(1),
+        };
+        (hold, verdict)
+    }
+
+    /// Returns whether the operator was told.
+    pub(super) fn is_told(&self) -> bool {
+        !matches!(self.error, OpError::NotTried(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::disallowed_methods, reason = "any instant will do")]
+
+    use super::*;
+
+    fn errno(errno: i32) -> OpError {
+        OpError::Kernel {
+            call: "RTM_NEWROUTE".to_owned(),
+            errno,
+        }
+    }
+
+    #[test]
+    fn waits_double_up_to_half_a_minute_and_never_overflow() {
+        let now = Instant::now();
+        let mut hold = None;
+        let mut waits = Vec::new();
+        for _ in 0..100 {
+            let (next, _) = Hold::after(hold, errno(12), now);
+            if let Wait::Until(at) = next.wait {
+                waits.push((at - now).as_millis());
+            }
+            hold = Some(next);
+        }
+        assert_eq!(
+            waits[..8],
+            [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000]
+        );
+        assert_eq!(waits[8..], vec![30000; 92]);
+    }
+
+    #[test]
+    fn only_another_reason_is_news() {
+        let now = Instant::now();
+        let mut hold = None;
+        for (error, verdict) in [
+            (OpError::NotTried(1), Verdict::Unchanged),
+            (errno(12), Verdict::Failed),
+            (errno(12), Verdict::Unchanged),
+            (OpError::NotTried(2), Verdict::Unchanged),
+            (errno(12), Verdict::Unchanged),
+            (errno(22), Verdict::Failed),
+            (OpError::Denied("no".to_owned()), Verdict::Failed),
+        ] {
+            let (next, got) = Hold::after(hold, error.clone(), now);
+            assert_eq!(got, verdict, "{error:?}");
+            hold = Some(next);
+        }
+        assert_eq!(hold.map(|hold| hold.wait), Some(Wait::UntilChanged));
+    }
+}

@@ -1,0 +1,129 @@
+//! The kinds of kernel state that are tables: their keys, values, and how the wire puts them.
+
+use std::{fmt::Debug, net::IpAddr};
+
+use ipc_proto::{
+    BpfRoute, FdbKey, KernelRoute, Link, LinkProfile, Mac, NeighbourKey, Observed, Op, RouteKey,
+    Tunnel, TunnelDevice,
+};
+use ipnet::IpNet;
+
+/// A kind of state that the helper holds as a map.
+pub(crate) trait Kind: Debug {
+    /// What tells its entries apart.
+    type Key: Ord + Clone + Debug;
+    /// What an entry holds.
+    type Value: Eq + Clone + Debug;
+    /// Whether what nobody wants is cleared.
+    const CLEARS: bool = true;
+    /// Whether an entry is as it was after a change that failed.
+    const ATOMIC: bool = false;
+    /// Wraps a change.
+    fn op(key: Self::Key, value: Option<Self::Value>) -> Op;
+    /// Wraps a reading, as far as the wire has a word for it.
+    fn observed(key: Self::Key, value: Option<Self::Value>) -> Option<Observed>;
+}
+
+/// Sysctls of interfaces. They go away with their interface.
+#[derive(Debug)]
+pub(crate) struct LinkSettings;
+
+impl Kind for LinkSettings {
+    type Key = Link;
+    type Value = LinkProfile;
+    const CLEARS: bool = false;
+
+    fn op(key: Link, value: Option<LinkProfile>) -> Op {
+        Op::LinkSettings(key, value)
+    }
+
+    fn observed(key: Link, value: Option<LinkProfile>) -> Option<Observed> {
+        Some(Observed::LinkSettings(key, value?))
+    }
+}
+
+/// Tunnel devices.
+#[derive(Debug)]
+pub(crate) struct TunnelDevices;
+
+impl Kind for TunnelDevices {
+    type Key = Tunnel;
+    type Value = TunnelDevice;
+
+    fn op(key: Tunnel, value: Option<TunnelDevice>) -> Op {
+        Op::TunnelDevice(key, value)
+    }
+
+    fn observed(key: Tunnel, value: Option<TunnelDevice>) -> Option<Observed> {
+        Some(Observed::TunnelDevice(key, value))
+    }
+}
+
+/// Permanent neighbours.
+#[derive(Debug)]
+pub(crate) struct Neighbours;
+
+impl Kind for Neighbours {
+    type Key = NeighbourKey;
+    type Value = Mac;
+
+    fn op(key: NeighbourKey, value: Option<Mac>) -> Op {
+        Op::Neighbour(key, value)
+    }
+
+    fn observed(key: NeighbourKey, value: Option<Mac>) -> Option<Observed> {
+        Some(Observed::Neighbour(key, value?))
+    }
+}
+
+/// Permanent forwarding entries.
+#[derive(Debug)]
+pub(crate) struct Fdb;
+
+impl Kind for Fdb {
+    type Key = FdbKey;
+    type Value = IpAddr;
+
+    fn op(key: FdbKey, value: Option<IpAddr>) -> Op {
+        Op::Fdb(key, value)
+    }
+
+    fn observed(key: FdbKey, value: Option<IpAddr>) -> Option<Observed> {
+        Some(Observed::Fdb(key, value))
+    }
+}
+
+/// A BPF route map: there is one for each family.
+#[derive(Debug)]
+pub(crate) struct BpfRoutes;
+
+impl Kind for BpfRoutes {
+    type Key = IpNet;
+    type Value = BpfRoute;
+    const ATOMIC: bool = true;
+
+    fn op(key: IpNet, value: Option<BpfRoute>) -> Op {
+        Op::BpfRoute(key, value)
+    }
+
+    fn observed(key: IpNet, value: Option<BpfRoute>) -> Option<Observed> {
+        Some(Observed::BpfRoute(key, value))
+    }
+}
+
+/// The kernel's routes.
+#[derive(Debug)]
+pub(crate) struct KernelRoutes;
+
+impl Kind for KernelRoutes {
+    type Key = RouteKey;
+    type Value = KernelRoute;
+
+    fn op(key: RouteKey, value: Option<KernelRoute>) -> Op {
+        Op::KernelRoute(key, value)
+    }
+
+    fn observed(key: RouteKey, value: Option<KernelRoute>) -> Option<Observed> {
+        Some(Observed::KernelRoute(key, value))
+    }
+}

@@ -1,0 +1,15 @@
+//! The calculator from outside: resources and interfaces in, ops out.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on panics"
+)]
+
+mod cluster;
+mod graph_vectors;
+mod order;
+mod scenarios;
+mod states;
+mod world;

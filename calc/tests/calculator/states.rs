@@ -1,0 +1,346 @@
+//! Named states: what is present, and what is wanted then. Each is entered from each other one, in
+//! several ways that must not matter.
+//!
+//! What is wanted is in `tests/data/states.txt`; `UPDATE_GOLDEN=1` writes it anew, to be read with
+//! care.
+
+use std::{env, fmt::Write, fs, net::IpAddr};
+
+use calc::event::{
+    Block, Node, NodeAddress, NodeAddressKind, Pool, RouteSource, TunnelMode, Workload, WorkloadKey,
+};
+use ipc_proto::{Link, LinkRole, LinkState, Tunnel};
+use ipnet::IpNet;
+
+use crate::world::{Instance, World};
+
+struct State {
+    name: &'static str,
+    world: World,
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Three nodes: this one, one of its subnet, and one elsewhere.
+fn nodes(world: &mut World) {
+    for (name, subnet, vxlan) in [
+        ("node-a", "192.0.2.1/24", "10.65.0.1"),
+        ("node-b", "192.0.2.2/24", "10.65.1.1"),
+        ("node-c", "198.51.100.3/24", "10.65.2.1"),
+    ] {
+        let node = Node {
+            bgp_ipv4: Some(net(subnet)),
+            vxlan_v4: Some(ip(vxlan)),
+            ..Node::default()
+        };
+        world.nodes.insert(name.to_owned(), node);
+    }
+}
+
+/// A pool with a block for each node.
+fn pool(world: &mut World, vxlan: TunnelMode) {
+    let pool = Pool {
+        vxlan,
+        nat_outgoing: true,
+        ..Pool::default()
+    };
+    world.pools.insert(net("10.65.0.0/16"), pool);
+    for (cidr, owner) in [
+        ("10.65.0.0/26", "node-a"),
+        ("10.65.1.0/26", "node-b"),
+        ("10.65.2.0/26", "node-c"),
+    ] {
+        block(world, cidr, owner);
+    }
+}
+
+fn block(world: &mut World, cidr: &str, owner: &str) {
+    let block = Block {
+        owner: Some(owner.to_owned()),
+        ..Block::default()
+    };
+    world.blocks.insert(net(cidr), block);
+}
+
+fn link(world: &mut World, name: &str, index: u32, role: LinkRole, addresses: &[&str]) {
+    let state = LinkState {
+        link: Link {
+            index,
+            name: name.parse().unwrap(),
+        },
+        role,
+        up: true,
+        mac: None,
+        mtu: 1500,
+        addresses: addresses.iter().map(|address| net(address)).collect(),
+    };
+    world.links.insert(index, state);
+}
+
+fn uplink(world: &mut World) {
+    link(world, "eth0", 2, LinkRole::Uplink, &["192.0.2.1/24"]);
+}
+
+fn tunnel(world: &mut World) {
+    let role = LinkRole::Tunnel(Tunnel::VxlanV4);
+    link(world, "vxlan.calico", 9, role, &["10.65.0.1/32"]);
+}
+
+fn workload(world: &mut World, node: &str, name: &str, interface: &str, nets: &[&str]) {
+    let key = WorkloadKey {
+        node: node.to_owned(),
+        orchestrator: "k8s".to_owned(),
+        workload: name.to_owned(),
+        endpoint: "eth0".to_owned(),
+    };
+    let workload = Workload {
+        interface: interface.parse().unwrap(),
+        nets: nets.iter().map(|one| net(one)).collect(),
+        mac: Some("02:00:00:00:00:05".parse().unwrap()),
+        skip_ingress_redirect: false,
+    };
+    world.workloads.insert(key, workload);
+}
+
+/// All of the above, and a workload here.
+fn cluster(vxlan: TunnelMode) -> World {
+    let mut world = World::default();
+    nodes(&mut world);
+    pool(&mut world, vxlan);
+    uplink(&mut world);
+    tunnel(&mut world);
+    link(&mut world, "cali1", 5, LinkRole::Workload, &[]);
+    workload(&mut world, "node-a", "shop/web", "cali1", &["10.65.0.5/32"]);
+    world
+}
+
+fn with(mut world: World, change: impl FnOnce(&mut World)) -> World {
+    change(&mut world);
+    world
+}
+
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn states() -> Vec<State> {
+    vec![
+        State {
+            name: "nothing is present",
+            world: World::default(),
+        },
+        State {
+            name: "no interface is known yet",
+            world: with(cluster(TunnelMode::CrossSubnet), |world| {
+                world.links.clear();
+            }),
+        },
+        State {
+            name: "nodes of one subnet reach each other without the tunnel",
+            world: cluster(TunnelMode::CrossSubnet),
+        },
+        State {
+            name: "all nodes reach each other through the tunnel",
+            world: cluster(TunnelMode::Always),
+        },
+        State {
+            name: "while the uplink is unknown the tunnel serves for all",
+            world: with(cluster(TunnelMode::CrossSubnet), |world| {
+                world.links.get_mut(&2).unwrap().addresses.clear();
+            }),
+        },
+        State {
+            name: "while the uplink is down nothing goes by it",
+            world: with(cluster(TunnelMode::CrossSubnet), |world| {
+                world.links.get_mut(&2).unwrap().up = false;
+            }),
+        },
+        State {
+            name: "the tunnel device is not there yet",
+            world: with(cluster(TunnelMode::Always), |world| {
+                world.links.remove(&9);
+            }),
+        },
+        State {
+            name: "interfaces have been re-created with other indexes",
+            world: with(cluster(TunnelMode::Always), |world| {
+                for (index, other) in [(5, 25), (9, 29)] {
+                    let mut state = world.links.remove(&index).unwrap();
+                    state.link.index = other;
+                    world.links.insert(other, state);
+                }
+            }),
+        },
+        State {
+            name: "the workload's interface is down",
+            world: with(cluster(TunnelMode::Always), |world| {
+                world.links.get_mut(&5).unwrap().up = false;
+            }),
+        },
+        State {
+            name: "an endpoint on an interface that does not exist disturbs nothing",
+            world: with(cluster(TunnelMode::Always), |world| {
+                workload(world, "node-a", "shop/db", "cali2", &["10.65.0.6/32"]);
+            }),
+        },
+        State {
+            name: "routes of a pool without encapsulation are BIRD's",
+            world: cluster(TunnelMode::Never),
+        },
+        State {
+            name: "routes of a pool without encapsulation are ours if so configured",
+            world: with(cluster(TunnelMode::Never), |world| {
+                world.config.program_no_encap = true;
+                world.config.route_source_v4 = Some(ip("192.0.2.1"));
+            }),
+        },
+        State {
+            name: "another node's tunnel end on a borrowed address is attached directly",
+            world: with(cluster(TunnelMode::Always), |world| {
+                world.nodes.get_mut("node-c").unwrap().vxlan_v4 = Some(ip("10.65.1.9"));
+                let block = world.blocks.get_mut(&net("10.65.1.0/26")).unwrap();
+                block.allocations.insert(9, "node-c".to_owned());
+            }),
+        },
+        State {
+            name: "owners are learned from the endpoints of all nodes",
+            world: with(cluster(TunnelMode::Always), |world| {
+                world.config.route_source = RouteSource::WorkloadIps;
+                workload(world, "node-b", "shop/db", "cali1", &["10.65.1.5/32"]);
+            }),
+        },
+        State {
+            name: "a configured tunnel and a node known by its address list",
+            world: with(cluster(TunnelMode::Always), |world| {
+                world.config.vxlan_vni = 5;
+                world.config.vxlan_port = 8472;
+                world.config.vxlan_mtu = Some(1400);
+                world.blocks.remove(&net("10.65.2.0/26"));
+                world.nodes.remove("node-c");
+                let node = world.nodes.get_mut("node-b").unwrap();
+                node.vxlan_mac_v4 = Some("02:00:00:00:00:0b".parse().unwrap());
+                node.bgp_ipv4 = None;
+                node.addresses = vec![NodeAddress {
+                    address: ip("203.0.113.2"),
+                    kind: NodeAddressKind::Internal,
+                }];
+            }),
+        },
+        State {
+            name: "IPv6 is as IPv4 but for neighbours of workloads",
+            world: six(),
+        },
+    ]
+}
+
+fn six() -> World {
+    let mut world = World::default();
+    for (name, subnet, vxlan) in [
+        ("node-a", "2001:db8::1/64", "fd65::a:1"),
+        ("node-b", "2001:db8::2/64", "fd65::b:1"),
+        ("node-c", "2001:db8:0:1::3/64", "fd65::c:1"),
+    ] {
+        let node = Node {
+            bgp_ipv6: Some(net(subnet)),
+            vxlan_v6: Some(ip(vxlan)),
+            ..Node::default()
+        };
+        world.nodes.insert(name.to_owned(), node);
+    }
+    let pool = Pool {
+        vxlan: TunnelMode::CrossSubnet,
+        ..Pool::default()
+    };
+    world.pools.insert(net("fd65::/64"), pool);
+    for (cidr, owner) in [
+        ("fd65::a:0/122", "node-a"),
+        ("fd65::b:0/122", "node-b"),
+        ("fd65::c:0/122", "node-c"),
+    ] {
+        block(&mut world, cidr, owner);
+    }
+    link(&mut world, "eth0", 2, LinkRole::Other, &["2001:db8::1/64"]);
+    let role = LinkRole::Tunnel(Tunnel::VxlanV6);
+    link(&mut world, "vxlan-v6.calico", 10, role, &["fd65::a:1/128"]);
+    link(&mut world, "cali1", 5, LinkRole::Workload, &["fe80::1/64"]);
+    workload(
+        &mut world,
+        "node-a",
+        "shop/web",
+        "cali1",
+        &["fd65::a:5/128"],
+    );
+    world
+}
+
+#[test]
+fn what_is_wanted_in_each_state_is_as_written() {
+    let mut desired = String::new();
+    for state in states() {
+        writeln!(desired, "# {}", state.name).unwrap();
+        for line in state.world.desired().lines() {
+            writeln!(desired, "{line}").unwrap();
+        }
+        desired.push('\n');
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/states.txt");
+    if env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(path, &desired).unwrap();
+    }
+    let written = fs::read_to_string(path).unwrap();
+    for (desired, written) in desired.split("\n\n").zip(written.split("\n\n")) {
+        assert_eq!(
+            desired, written,
+            "wanted:\n{desired}\n\nas written:\n{written}"
+        );
+    }
+    assert_eq!(desired, written);
+}
+
+#[test]
+fn no_way_from_one_state_to_another_matters() {
+    let states = states();
+    for from in &states {
+        for to in &states {
+            let changes = from.world.changes(&to.world);
+            for way in [
+                "all at once",
+                "one by one",
+                "backwards",
+                "backwards one by one",
+                "detour",
+            ] {
+                let mut instance = Instance::default();
+                for event in World::default().changes(&from.world) {
+                    instance.calculator.handle(event);
+                }
+                instance.resolve();
+                let mut changes = changes.clone();
+                if way.starts_with("backwards") {
+                    changes.reverse();
+                }
+                if way == "detour" {
+                    // By way of nothing, told in one go.
+                    changes = from.world.changes(&World::default());
+                    changes.extend(World::default().changes(&to.world));
+                }
+                for event in changes {
+                    instance.calculator.handle(event);
+                    if way.ends_with("one by one") {
+                        instance.resolve();
+                    }
+                }
+                instance.resolve();
+                let fresh = to.world.desired();
+                assert_eq!(
+                    instance.desired, fresh,
+                    "{} -> {}: {way}",
+                    from.name, to.name
+                );
+            }
+        }
+    }
+}

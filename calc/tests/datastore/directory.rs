@@ -1,0 +1,386 @@
+//! A real directory under real notifications.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File, OpenOptions},
+    io::Write,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use calc::{
+    datastore::{FileDatastore, Update},
+    event::Event,
+};
+use ipnet::IpNet;
+use tempfile::TempDir;
+use tokio::{sync::mpsc, task::JoinHandle};
+
+use super::{cluster, pool};
+
+/// How long the outside world may take.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A followed directory and what was heard of it.
+struct Followed {
+    root: TempDir,
+    updates: mpsc::Receiver<Update>,
+    task: JoinHandle<Result<(), calc::datastore::Error>>,
+    pools: BTreeSet<IpNet>,
+    last: Update,
+    /// All changes of pools, in order.
+    history: Vec<String>,
+}
+
+impl Followed {
+    /// Follows the directory `store`, which `fill` may make before.
+    fn new(fill: impl FnOnce(&Path)) -> Self {
+        #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+        let root = TempDir::new().unwrap();
+        let dir = root.path().join("store");
+        fill(&dir);
+        let (sender, updates) = mpsc::channel(1);
+        let task = tokio::spawn(FileDatastore::run(dir, "node-1".to_owned(), sender));
+        Self {
+            root,
+            updates,
+            task,
+            pools: BTreeSet::new(),
+            last: Update::default(),
+            history: Vec::new(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join("store").join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Listens until `holds`.
+    async fn eventually(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        #![expect(clippy::panic, reason = "a test that cannot go on panics")]
+        while !holds(self) {
+            let heard = tokio::time::timeout(DEADLINE, self.updates.recv()).await;
+            let Ok(Some(update)) = heard else {
+                panic!(
+                    "{what}: not so: {:?}, {:?}, {:?}, {heard:?}",
+                    self.history, self.last.problems, self.last.complete
+                );
+            };
+            for event in &update.events {
+                if let Event::Pool(cidr, pool) = event {
+                    if pool.is_some() {
+                        self.pools.insert(*cidr);
+                    } else {
+                        self.pools.remove(cidr);
+                    }
+                    let sign = if pool.is_some() { '+' } else { '-' };
+                    self.history.push(format!("{sign}{cidr}"));
+                }
+            }
+            self.last = update;
+        }
+    }
+
+    async fn has(&mut self, pools: &[&str]) {
+        self.eventually(&format!("{pools:?}"), |followed| {
+            followed
+                .pools
+                .iter()
+                .map(ToString::to_string)
+                .eq(pools.iter().copied())
+        })
+        .await;
+    }
+}
+
+fn dir_with(files: &[(&str, &str)]) -> impl FnOnce(&Path) {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+    move |dir: &Path| {
+        fs::create_dir(dir).unwrap();
+        for (name, text) in files {
+            fs::write(dir.join(name), text).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_first_update_is_the_whole_directory() {
+    let mut followed = Followed::new(|dir| {
+        fs::create_dir(dir).unwrap();
+        for (name, text) in cluster::files() {
+            fs::write(dir.join(name), text).unwrap();
+        }
+        fs::write(dir.join("README.md"), "kind: [").unwrap();
+        fs::write(dir.join(".hidden.yaml"), "kind: [").unwrap();
+        fs::create_dir(dir.join("sub.yaml")).unwrap();
+    });
+    followed
+        .eventually("first", |followed| !followed.last.events.is_empty())
+        .await;
+    assert_eq!(followed.pools.len(), 6);
+    assert_eq!(followed.last.events.len(), 2 + 3 + 6 + 10 + 10);
+    assert_eq!(
+        followed.last.problems.len(),
+        1,
+        "{:?}",
+        followed.last.problems
+    );
+    assert!(followed.last.complete);
+}
+
+#[tokio::test]
+async fn files_come_change_move_and_go() {
+    let (one, two, three) = (
+        pool("a", "10.1.0.0/20"),
+        pool("b", "10.2.0.0/20"),
+        pool("c", "10.3.0.0/20"),
+    );
+    let mut followed = Followed::new(dir_with(&[("a.yaml", &one)]));
+    followed.has(&["10.1.0.0/20"]).await;
+    followed.write("b.JSON", &two);
+    followed.has(&["10.1.0.0/20", "10.2.0.0/20"]).await;
+    followed.write("b.JSON", &three);
+    followed.has(&["10.1.0.0/20", "10.3.0.0/20"]).await;
+    // As an editor or a configuration tool writes.
+    followed.write(".a.yaml.tmp", &two);
+    fs::rename(followed.path(".a.yaml.tmp"), followed.path("a.yaml")).unwrap();
+    followed.has(&["10.2.0.0/20", "10.3.0.0/20"]).await;
+    fs::rename(followed.path("a.yaml"), followed.path("a.yaml~")).unwrap();
+    followed.has(&["10.3.0.0/20"]).await;
+    fs::remove_file(followed.path("b.JSON")).unwrap();
+    followed.has(&[]).await;
+    assert!(followed.last.complete);
+    symlink("a.yaml~", followed.path("link.yml")).unwrap();
+    followed.has(&["10.2.0.0/20"]).await;
+}
+
+#[tokio::test]
+async fn half_a_file_is_never_seen() {
+    let whole = pool("a", "10.1.0.0/20") + &pool("b", "10.2.0.0/20");
+    let mut followed = Followed::new(dir_with(&[("a.yaml", &whole), ("m.yaml", "")]));
+    followed.has(&["10.1.0.0/20", "10.2.0.0/20"]).await;
+    let heard = followed.history.len();
+
+    let mut file = File::create(followed.path("a.yaml")).unwrap();
+    file.write_all(pool("a", "10.1.0.0/20").as_bytes()).unwrap();
+    fs::set_permissions(followed.path("a.yaml"), PermissionsExt::from_mode(0o600)).unwrap();
+    // Another file is read meanwhile, and then even all of them.
+    followed.write("z.yaml", &pool("z", "10.9.0.0/20"));
+    followed
+        .has(&["10.1.0.0/20", "10.2.0.0/20", "10.9.0.0/20"])
+        .await;
+    fs::create_dir(followed.path("sub")).unwrap();
+    fs::remove_file(followed.path("z.yaml")).unwrap();
+    followed.has(&["10.1.0.0/20", "10.2.0.0/20"]).await;
+    assert_eq!(followed.history[heard..], ["+10.9.0.0/20", "-10.9.0.0/20"]);
+
+    file.write_all(pool("b", "10.3.0.0/20").as_bytes()).unwrap();
+    drop(file);
+    followed.has(&["10.1.0.0/20", "10.3.0.0/20"]).await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_never_closed_counts_when_it_is_at_rest() {
+    let mut followed = Followed::new(dir_with(&[("a.yaml", "")]));
+    followed
+        .eventually("first", |followed| !followed.last.events.is_empty())
+        .await;
+    let mut file = OpenOptions::new()
+        .append(true)
+        .open(followed.path("a.yaml"))
+        .unwrap();
+    file.write_all(pool("a", "10.1.0.0/20").as_bytes()).unwrap();
+    followed.has(&["10.1.0.0/20"]).await;
+    // A hard link is not closed either.
+    followed.write("b.tmp", &pool("b", "10.2.0.0/20"));
+    fs::hard_link(followed.path("b.tmp"), followed.path("b.yaml")).unwrap();
+    followed.has(&["10.1.0.0/20", "10.2.0.0/20"]).await;
+    drop(file);
+}
+
+/// As Kubernetes mounts a config map: links to links, of which one is swapped.
+#[tokio::test]
+async fn a_swapped_link_changes_all_files_at_once() {
+    let mut followed = Followed::new(|dir| {
+        for (version, cidr) in [("..1", "10.1.0.0/20"), ("..2", "10.2.0.0/20")] {
+            fs::create_dir_all(dir.join(version)).unwrap();
+            fs::write(dir.join(version).join("pool.yaml"), pool("a", cidr)).unwrap();
+        }
+        symlink("..1", dir.join("..data")).unwrap();
+        symlink("..data/pool.yaml", dir.join("pool.yaml")).unwrap();
+    });
+    followed.has(&["10.1.0.0/20"]).await;
+    symlink("..2", followed.path("..tmp")).unwrap();
+    fs::rename(followed.path("..tmp"), followed.path("..data")).unwrap();
+    followed.has(&["10.2.0.0/20"]).await;
+    assert_eq!(
+        followed.history,
+        ["+10.1.0.0/20", "-10.1.0.0/20", "+10.2.0.0/20"]
+    );
+    // A link to nothing is no deletion.
+    fs::remove_dir_all(followed.path("..2")).unwrap();
+    fs::remove_file(followed.path("..data")).unwrap();
+    followed
+        .eventually("a problem", |followed| !followed.last.problems.is_empty())
+        .await;
+    assert!(
+        followed.last.problems[0].contains("link to nothing"),
+        "{:?}",
+        followed.last.problems
+    );
+    followed.has(&["10.2.0.0/20"]).await;
+}
+
+#[tokio::test]
+async fn a_broken_file_changes_nothing_until_it_is_repaired() {
+    let mut followed = Followed::new(dir_with(&[("a.yaml", &pool("a", "10.1.0.0/20"))]));
+    followed.has(&["10.1.0.0/20"]).await;
+    followed.write("a.yaml", "kind: [");
+    followed
+        .eventually("a problem", |followed| !followed.last.problems.is_empty())
+        .await;
+    assert!(followed.last.complete);
+    followed.write("a.yaml", &pool("a", "10.2.0.0/20"));
+    followed.has(&["10.2.0.0/20"]).await;
+    assert_eq!(
+        followed.history,
+        ["+10.1.0.0/20", "-10.1.0.0/20", "+10.2.0.0/20"]
+    );
+    assert_eq!(followed.last.problems, Vec::<String>::new());
+
+    fs::remove_file(followed.path("a.yaml")).unwrap();
+    nix::unistd::mkfifo(&followed.path("a.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    followed
+        .eventually("a problem", |followed| !followed.last.problems.is_empty())
+        .await;
+    assert!(followed.last.problems[0].contains("not a regular file"));
+}
+
+#[tokio::test]
+async fn a_directory_that_is_missing_is_waited_for() {
+    let mut followed = Followed::new(|_| {});
+    let dir = followed.path("");
+    fs::create_dir(&dir).unwrap();
+    // An empty one may be a mount that is missing.
+    followed
+        .eventually("first", |followed| !followed.last.events.is_empty())
+        .await;
+    assert!(!followed.last.complete);
+    assert!(
+        followed.last.problems[0].contains("holds no"),
+        "{:?}",
+        followed.last.problems
+    );
+    followed.write("a.yaml", &pool("a", "10.1.0.0/20"));
+    followed.has(&["10.1.0.0/20"]).await;
+    assert!(followed.last.complete);
+    assert_eq!(followed.last.problems, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_directory_that_goes_takes_nothing_with_it() {
+    let (one, two) = (pool("a", "10.1.0.0/20"), pool("b", "10.2.0.0/20"));
+    let mut followed = Followed::new(dir_with(&[("a.yaml", &one), ("b.yaml", &two)]));
+    followed.has(&["10.1.0.0/20", "10.2.0.0/20"]).await;
+    let dir = followed.path("");
+    for way in ["removed", "renamed"] {
+        let heard = followed.history.len();
+        if way == "removed" {
+            fs::remove_dir_all(&dir).unwrap();
+        } else {
+            fs::rename(&dir, followed.root.path().join("elsewhere")).unwrap();
+        }
+        followed
+            .eventually("a problem", |followed| !followed.last.problems.is_empty())
+            .await;
+        assert!(
+            followed.last.problems[0].contains("cannot be watched"),
+            "{:?}",
+            followed.last.problems
+        );
+        assert!(followed.last.complete);
+        fs::create_dir(&dir).unwrap();
+        followed
+            .eventually("emptiness", |followed| {
+                followed.last.problems[0].contains("holds no")
+            })
+            .await;
+        assert!(followed.last.complete);
+        followed.write(".a", &one);
+        followed.write(".b", &two);
+        fs::rename(followed.path(".b"), followed.path("b.yaml")).unwrap();
+        fs::rename(followed.path(".a"), followed.path("a.yaml")).unwrap();
+        followed
+            .eventually("no problem", |followed| followed.last.problems.is_empty())
+            .await;
+        followed.has(&["10.1.0.0/20", "10.2.0.0/20"]).await;
+        assert_eq!(followed.history[heard..], Vec::<String>::new(), "{way}");
+    }
+}
+
+#[tokio::test]
+async fn many_changes_end_in_the_last_state() {
+    let mut followed = Followed::new(dir_with(&[("a.yaml", "")]));
+    for round in 0..2_000 {
+        let name = format!("{}.yaml", round % 50);
+        followed.write(
+            &name,
+            &pool(
+                &format!("p-{name}"),
+                &format!("10.{}.{}.0/24", round % 50, round / 50),
+            )
+            .replace("cidr:", "blockSize: 28, cidr:"),
+        );
+    }
+    let last: Vec<String> = (0..50).map(|file| format!("10.{file}.39.0/24")).collect();
+    let mut last: Vec<IpNet> = last.iter().map(|cidr| cidr.parse().unwrap()).collect();
+    last.sort();
+    followed
+        .eventually("the last state", |followed| {
+            followed.pools.iter().eq(last.iter())
+        })
+        .await;
+    assert_eq!(followed.last.problems, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn it_ends_when_nobody_listens() {
+    let Followed {
+        updates,
+        task,
+        root,
+        ..
+    } = Followed::new(dir_with(&[]));
+    drop(updates);
+    tokio::time::timeout(DEADLINE, task)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    drop(root);
+}
+
+#[tokio::test]
+async fn a_file_without_permission_keeps_what_it_held() {
+    let mut followed = Followed::new(dir_with(&[("a.yaml", &pool("a", "10.1.0.0/20"))]));
+    followed.has(&["10.1.0.0/20"]).await;
+    fs::set_permissions(followed.path("a.yaml"), PermissionsExt::from_mode(0o000)).unwrap();
+    if File::open(followed.path("a.yaml")).is_ok() {
+        // Root reads everything: there is nothing to see.
+        return;
+    }
+    followed
+        .eventually("a problem", |followed| !followed.last.problems.is_empty())
+        .await;
+    fs::set_permissions(followed.path("a.yaml"), PermissionsExt::from_mode(0o644)).unwrap();
+    followed
+        .eventually("no problem", |followed| followed.last.problems.is_empty())
+        .await;
+    assert_eq!(followed.history, ["+10.1.0.0/20"]);
+}

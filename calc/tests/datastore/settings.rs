@@ -1,0 +1,226 @@
+//! The rules for settings and for the prefixes of services.
+
+use std::net::IpAddr;
+
+use calc::event::{Config, Event, RouteSource, ServiceLoopPrevention};
+use ipnet::IpNet;
+
+use super::{all_are_absent, document, read};
+
+fn config(text: &str) -> (Config, Vec<String>) {
+    let update = read(text);
+    let config = update.events.iter().find_map(|event| {
+        if let Event::Config(config) = event {
+            Some(config.clone())
+        } else {
+            None
+        }
+    });
+    (config.unwrap_or_default(), update.problems)
+}
+
+#[test]
+fn every_setting_is_taken() {
+    let cases: [Case; 20] = [
+        ("", |_| {}),
+        ("routeSource: workloadips", |c| {
+            c.route_source = RouteSource::WorkloadIps;
+        }),
+        ("externalNodesList: [10.9.9.1/24]", |c| {
+            c.external_nodes = nets("10.9.9.0/24");
+        }),
+        ("externalNodesList: [10.0.0.1]", |c| {
+            c.external_nodes = nets("10.0.0.1/32");
+        }),
+        ("bpfDSROptoutCIDRs: ['fd00::/64']", |c| {
+            c.dsr_optout = nets("fd00::/64");
+        }),
+        ("wireguardEnabled: true", |c| c.wireguard = true),
+        ("wireguardEnabledV6: true, wireguardEnabled: false", |c| {
+            c.wireguard = true;
+        }),
+        ("serviceLoopPrevention: Reject", |c| {
+            c.service_loop_prevention = ServiceLoopPrevention::Reject;
+        }),
+        ("serviceLoopPrevention: Disabled", |c| {
+            c.service_loop_prevention = ServiceLoopPrevention::Disabled;
+        }),
+        ("programClusterRoutes: Enabled", |c| {
+            c.program_no_encap = true;
+        }),
+        ("programClusterRoutes: EnabledNoEncapOnly", |c| {
+            c.program_no_encap = true;
+        }),
+        ("programClusterRoutes: EnabledIPIPOnly", |_| {}),
+        ("vxlanVNI: 5, vxlanPort: 8472", |c| {
+            (c.vxlan_vni, c.vxlan_port) = (5, 8472);
+        }),
+        ("vxlanMTU: 1400, vxlanMTUV6: 0", |c| {
+            c.vxlan_mtu = Some(1400);
+        }),
+        ("vxlanMTUV6: 1380", |c| c.vxlan_mtu_v6 = Some(1380)),
+        ("deviceRouteSourceAddress: 10.0.0.1", |c| {
+            c.route_source_v4 = address("10.0.0.1");
+        }),
+        ("deviceRouteSourceAddressIPv6: 'fd00::1'", |c| {
+            c.route_source_v6 = address("fd00::1");
+        }),
+        ("deviceRouteSourceAddress: none", |_| {}),
+        ("ipv4NormalRoutePriority: 7", |c| c.workload_metric_v4 = 7),
+        ("ipv6NormalRoutePriority: 8", |c| c.workload_metric_v6 = 8),
+    ];
+    for (spec, change) in cases {
+        let mut expected = Config::default();
+        change(&mut expected);
+        let (found, problems) = config(&document("FelixConfiguration", "default", spec));
+        assert_eq!(found, expected, "{spec}");
+        assert_eq!(problems, Vec::<String>::new(), "{spec}");
+    }
+}
+
+/// A specification and what it changes.
+type Case = (&'static str, fn(&mut Config));
+
+fn nets(text: &str) -> Vec<IpNet> {
+    text.parse().into_iter().collect()
+}
+
+fn address(text: &str) -> Option<IpAddr> {
+    text.parse().ok()
+}
+
+#[test]
+fn a_wrong_setting_is_the_default_and_a_problem() {
+    for (spec, field) in [
+        ("routeSource: Guess", "spec.routeSource"),
+        ("externalNodesList: [x]", "spec.externalNodesList"),
+        ("externalNodesList: ['fd00::/64']", "spec.externalNodesList"),
+        ("bpfDSROptoutCIDRs: [x]", "spec.bpfDSROptoutCIDRs"),
+        (
+            "serviceLoopPrevention: Sometimes",
+            "spec.serviceLoopPrevention",
+        ),
+        ("programClusterRoutes: Maybe", "spec.programClusterRoutes"),
+        ("vxlanVNI: 16777216", "spec.vxlanVNI"),
+        ("vxlanPort: 0", "spec.vxlanPort"),
+        ("vxlanMTU: -1", "spec.vxlanMTU"),
+        (
+            "deviceRouteSourceAddress: 'fd00::1'",
+            "spec.deviceRouteSourceAddress",
+        ),
+        (
+            "deviceRouteSourceAddressIPv6: 10.0.0.1",
+            "spec.deviceRouteSourceAddressIPv6",
+        ),
+        (
+            "ipv4NormalRoutePriority: 2147483647",
+            "spec.ipv4NormalRoutePriority",
+        ),
+        ("workloadSourceSpoofing: All", "spec.workloadSourceSpoofing"),
+    ] {
+        let (found, problems) = config(&document("FelixConfiguration", "default", spec));
+        assert_eq!(found, Config::default(), "{spec}");
+        assert_eq!(problems.len(), 1, "{spec}");
+        assert!(problems[0].contains(field), "{problems:?}");
+    }
+}
+
+#[test]
+fn our_node_wins_over_the_cluster_and_an_annotation_over_its_field() {
+    let default = document(
+        "FelixConfiguration",
+        "default",
+        "vxlanMTU: 1400, vxlanPort: 5000",
+    );
+    let ours = document(
+        "FelixConfiguration",
+        "node.node-1",
+        "vxlanMTU: 1410, routeSource: ''",
+    );
+    let other = document("FelixConfiguration", "node.node-2", "vxlanMTU: 1420");
+    let (found, problems) = config(&format!("{default}{ours}{other}"));
+    assert_eq!((found.vxlan_mtu, found.vxlan_port), (Some(1410), 5000));
+    assert_eq!(problems, Vec::<String>::new());
+
+    let wrong = document("FelixConfiguration", "node.node-1", "vxlanMTU: -5");
+    let (found, problems) = config(&format!("{default}{wrong}"));
+    assert_eq!((found.vxlan_mtu, problems.len()), (None, 1));
+
+    for (annotation, expected) in [
+        ("config.projectcalico.org/VXLANMTU: '1430'", Some(1430)),
+        ("config.projectcalico.org/vxlanmtu: '0x5dc'", Some(1500)),
+        (
+            "projectcalico.org/metadata: '{\"annotations\":{\"config.projectcalico.org/VXLANMTU\":\"1300\"}}'",
+            Some(1300),
+        ),
+        ("config.projectcalico.org/Unknown: '1'", Some(1400)),
+    ] {
+        let text = default.replace(
+            "default}",
+            &format!("default, annotations: {{{annotation}}}}}"),
+        );
+        let (found, problems) = config(&text);
+        assert_eq!(found.vxlan_mtu, expected, "{annotation} {problems:?}");
+    }
+}
+
+#[test]
+fn a_configuration_for_a_selection_of_nodes_is_reported() {
+    all_are_absent(
+        "FelixConfiguration",
+        "rack-b",
+        &[(
+            "nodeSelector: rack == 'b'",
+            "spec.nodeSelector",
+            "not supported",
+        )],
+    );
+    all_are_absent(
+        "FelixConfiguration",
+        "default",
+        &[(
+            "nodeSelector: all(), vxlanMTU: 1400",
+            "spec.nodeSelector",
+            "not allowed",
+        )],
+    );
+}
+
+#[test]
+fn one_wrong_service_prefix_takes_all_of_them() {
+    let services = |spec: &str, name: &str| {
+        let update = read(&document("BGPConfiguration", name, spec));
+        let prefixes: Vec<String> = update
+            .events
+            .iter()
+            .flat_map(|event| {
+                if let Event::Services(services) = event {
+                    services.prefixes.as_slice()
+                } else {
+                    &[]
+                }
+            })
+            .map(ToString::to_string)
+            .collect();
+        (prefixes.join(" "), update.problems.join(" "))
+    };
+    let good = "serviceClusterIPs: [{cidr: 10.96.0.0/16}, {cidr: ''}], \
+                serviceExternalIPs: [{cidr: 'fd96::/112'}], serviceLoadBalancerIPs: [{cidr: 10.1.0.0/24}]";
+    assert_eq!(
+        services(good, "default"),
+        (
+            "10.96.0.0/16 fd96::/112 10.1.0.0/24".to_owned(),
+            String::new()
+        )
+    );
+    assert_eq!(
+        services(good, "node.node-1"),
+        (String::new(), String::new())
+    );
+    let (prefixes, problem) = services(&good.replace("fd96::/", "fd96::1/"), "default");
+    assert_eq!(prefixes, "");
+    assert!(
+        problem.contains("spec.serviceExternalIPs[0].cidr"),
+        "{problem}"
+    );
+}

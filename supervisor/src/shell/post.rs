@@ -1,0 +1,127 @@
+//! The place of one child: how it is started, the process if there is one, what it last said.
+
+use std::{future::pending, io, os::unix::process::ExitStatusExt, process::ExitStatus};
+
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
+
+use crate::{face::ChildView, machine::Child, notify::Notifications, spawn::Recipe};
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Post {
+    pub(super) child: Child,
+    pub(super) recipe: Recipe,
+    pub(super) notifications: Notifications,
+    pub(super) process: Option<tokio::process::Child>,
+    pub(super) status: String,
+    /// Whether the last attempt to start it failed in a way that has been logged.
+    pub(super) unstartable: bool,
+}
+
+impl Post {
+    /// Starts the child; returns whether there is one.
+    pub(super) fn start(&mut self) -> bool {
+        self.notifications.discard();
+        self.status.clear();
+        let name = self.child.name();
+        match self.recipe.start() {
+            Ok(process) => {
+                tracing::info!(pid = process.id(), "{name}: started");
+                self.unstartable = false;
+                self.process = Some(process);
+                true
+            }
+            Err(error) => {
+                if !self.unstartable {
+                    tracing::error!("{name}: {error}; trying again until it works");
+                }
+                self.unstartable = true;
+                false
+            }
+        }
+    }
+
+    /// Takes leave of the process.
+    pub(super) fn bury(&mut self, status: io::Result<ExitStatus>, wanted: bool) {
+        self.process = None;
+        let name = self.child.name();
+        match status {
+            Ok(status) if wanted => tracing::info!("{name}: {}", describe(status)),
+            Ok(status) => tracing::warn!("{name}: {}", describe(status)),
+            Err(error) => tracing::error!("{name}: waiting for it failed: {error}"),
+        }
+    }
+
+    /// Sends the child a signal. It has not been waited for, so the pid is its own.
+    pub(super) fn signal(&self, signal: Signal) {
+        let Some(pid) = self.pid() else { return };
+        if let Err(errno) = signal::kill(Pid::from_raw(pid), signal) {
+            tracing::error!("{}: kill({pid}, {signal}): {errno}", self.child.name());
+        }
+    }
+
+    /// Returns what the operator sees of it.
+    pub(super) fn view(&self, state: &'static str, restarts: u32) -> ChildView {
+        ChildView {
+            state,
+            pid: self
+                .process
+                .as_ref()
+                .and_then(tokio::process::Child::id)
+                .unwrap_or(0),
+            restarts,
+            status: self.status.clone(),
+        }
+    }
+
+    fn pid(&self) -> Option<i32> {
+        i32::try_from(self.process.as_ref()?.id()?).ok()
+    }
+}
+
+/// Waits for the process to end; for ever if there is none.
+pub(super) async fn exit(process: &mut Option<tokio::process::Child>) -> io::Result<ExitStatus> {
+    match process {
+        Some(process) => process.wait().await,
+        None => pending().await,
+    }
+}
+
+/// Says how a process ended.
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(number)) => {
+            let name = Signal::try_from(number)
+                .map_or_else(|_| format!("signal {number}"), |signal| signal.to_string());
+            let core = if status.core_dumped() {
+                " (core dumped)"
+            } else {
+                ""
+            };
+            format!("killed by {name}{core}")
+        }
+        (None, None) => status.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_process_is_told_by_name() {
+        for (raw, text) in [
+            (0, "exited with code 0"),
+            (0x0300, "exited with code 3"),
+            (9, "killed by SIGKILL"),
+            (0x80 | 6, "killed by SIGABRT (core dumped)"),
+            (40, "killed by signal 40"),
+        ] {
+            assert_eq!(describe(ExitStatus::from_raw(raw)), text);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! A ping that counts what it loses.
+
+use std::{
+    collections::BTreeSet,
+    io::{BufRead, BufReader},
+    net::IpAddr,
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+};
+
+use nix::{sys::signal, unistd::Pid};
+
+use crate::netns::Netns;
+
+/// A running ping, one packet each 10 ms.
+#[derive(Debug)]
+pub struct Ping {
+    child: Child,
+    replies: thread::JoinHandle<BTreeSet<u32>>,
+}
+
+/// What became of a ping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// How many packets were answered.
+    pub answered: usize,
+    /// The numbers of those that were not.
+    pub lost: Vec<u32>,
+}
+
+impl Ping {
+    /// Starts pinging `to` from `from` and waits for the first answer.
+    ///
+    /// # Panics
+    ///
+    /// If ping cannot be started, or ends before an answer comes.
+    #[must_use]
+    pub fn start(from: &Netns, to: IpAddr) -> Self {
+        let mut child = from
+            .command("ping")
+            .args(["-n", "-i", "0.01", "-W", "1", &to.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let (first, started) = mpsc::channel();
+        let replies = thread::spawn(move || {
+            let mut replies = BTreeSet::new();
+            for line in output.lines().map_while(Result::ok) {
+                if let Some(number) = reply(&line)
+                    && replies.insert(number)
+                    && replies.len() == 1
+                {
+                    first.send(()).expect("start() waits for it");
+                }
+            }
+            replies
+        });
+        started
+            .recv_timeout(crate::wait::PATIENCE)
+            .expect("an answer to ping");
+        Self { child, replies }
+    }
+
+    /// Ends it and tells what was lost since the first answer.
+    ///
+    /// # Panics
+    ///
+    /// If ping has already ended by itself.
+    #[must_use]
+    pub fn stop(mut self) -> Loss {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        signal::kill(pid, signal::Signal::SIGINT).unwrap();
+        self.child.wait().unwrap();
+        let replies = self.replies.join().unwrap();
+        let numbers = *replies.first().unwrap()..=*replies.last().unwrap();
+        let lost = numbers.filter(|number| !replies.contains(number)).collect();
+        Loss {
+            answered: replies.len(),
+            lost,
+        }
+    }
+}
+
+/// Returns the number of the packet that a line says was answered.
+fn reply(line: &str) -> Option<u32> {
+    let (_, rest) = line.split_once("icmp_seq=")?;
+    let (number, rest) = rest.split_once(' ')?;
+    rest.contains("time=").then(|| number.parse().ok())?
+}
+
+/// Returns whether one ping is answered within a second.
+///
+/// # Panics
+///
+/// If ping cannot be started.
+#[must_use]
+pub fn once(from: &Netns, to: IpAddr) -> bool {
+    let mut ping: Command = from.command("ping");
+    ping.args(["-n", "-c", "1", "-W", "1", &to.to_string()]);
+    ping.output().unwrap().status.success()
+}

@@ -1,0 +1,318 @@
+//! A node: a namespace with Cairn's three processes, a datastore directory and a runtime directory
+//! of its own.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+use crate::{
+    netns::{Netns, run},
+    wait::eventually,
+};
+
+/// The users of `calc` and the helper, as numbers: nothing here has names for them.
+const CALC_USER: u32 = 64_110;
+const PRIVHELPER_USER: u32 = 64_111;
+
+/// How often Cairn reads the kernel back here, in seconds. (The default is 90.)
+const REFRESH: &str = "1.0";
+
+/// One of the three processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// The privileged helper.
+    Helper,
+    /// The one that computes.
+    Calc,
+    /// The one that starts the others.
+    Supervisor,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub netns: Netns,
+    /// Its own directory: configuration, `datastore/` and `run/`.
+    pub directory: PathBuf,
+    bin: PathBuf,
+    supervisor: Option<Child>,
+}
+
+impl Node {
+    /// Makes the node and installs Cairn, whose programs are in `bin`.
+    pub(super) fn new(name: &str, bin: &Path) -> Self {
+        let directory = Path::new("/run").join(name);
+        fs::create_dir_all(directory.join("datastore")).unwrap();
+        let node = Self {
+            name: name.to_owned(),
+            netns: Netns::new(name),
+            directory,
+            bin: bin.to_owned(),
+            supervisor: None,
+        };
+        // As kubelet and every CNI plugin demand of a host; per-link forwarding is Cairn's.
+        node.netns.run("sysctl -qw net.ipv6.conf.all.forwarding=1");
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/demo");
+        for file in fs::read_dir(&examples).unwrap() {
+            let file = file.unwrap();
+            fs::copy(
+                file.path(),
+                node.document(&file.file_name().to_string_lossy()),
+            )
+            .unwrap();
+        }
+        node.configure();
+        node
+    }
+
+    fn configure(&self) {
+        let (here, bin) = (self.directory.display(), self.bin.display());
+        let write = |file: &str, text: String| fs::write(self.directory.join(file), text).unwrap();
+        write(
+            "supervisor.toml",
+            format!(
+                "runtime_dir = '{here}/run'\n\
+                 [calc]\npath = '{bin}/cairn-calc'\nconfig = '{here}/calc.toml'\nuser = {CALC_USER}\n\
+                 [privhelper]\npath = '{bin}/cairn-privhelper'\nconfig = '{here}/privhelper.toml'\n"
+            ),
+        );
+        write(
+            "calc.toml",
+            format!(
+                "node_name = '{}'\ndatastore_dir = '{here}/datastore'\nruntime_dir = '{here}/run'\n\
+                 route_refresh_interval = {REFRESH}\n",
+                self.name
+            ),
+        );
+        write(
+            "privhelper.toml",
+            format!(
+                "user = {PRIVHELPER_USER}\ncalc_user = {CALC_USER}\npin_dir = '{}'\n",
+                self.pin_dir().display()
+            ),
+        );
+    }
+
+    /// Returns where its BPF maps are pinned.
+    #[must_use]
+    pub fn pin_dir(&self) -> PathBuf {
+        Path::new("/sys/fs/bpf").join(&self.name)
+    }
+
+    /// Returns the path of a document of its datastore.
+    #[must_use]
+    pub fn document(&self, file: &str) -> PathBuf {
+        self.directory.join("datastore").join(file)
+    }
+
+    /// Replaces text of a document, all occurrences, by writing beside it and renaming.
+    ///
+    /// # Panics
+    ///
+    /// If the text is not there.
+    pub fn edit(&self, file: &str, from: &str, to: &str) {
+        let path = self.document(file);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{file} does not contain {from:?}");
+        let beside = self.document(".new");
+        fs::write(&beside, text.replace(from, to)).unwrap();
+        fs::rename(&beside, &path).unwrap();
+    }
+
+    /// Returns the path of what Cairn logs.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.directory.join("log")
+    }
+
+    /// Returns the path of one of Cairn's programs.
+    #[must_use]
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.bin.join(name)
+    }
+
+    /// Returns the command that starts Cairn.
+    #[must_use]
+    pub fn supervisor_command(&self) -> Command {
+        let mut command = self.netns.command(self.program("cairn-supervisor"));
+        command
+            .arg("--config")
+            .arg(self.directory.join("supervisor.toml"));
+        command
+    }
+
+    /// Starts Cairn, as systemd would.
+    ///
+    /// # Panics
+    ///
+    /// If it runs already or cannot be started.
+    pub fn start(&mut self) {
+        assert!(
+            self.supervisor.is_none(),
+            "Cairn runs on {} already",
+            self.name
+        );
+        let mut command = self.netns.command(self.bin.join("cairn-supervisor"));
+        command
+            .arg("--config")
+            .arg(self.directory.join("supervisor.toml"));
+        let log = fs::File::options()
+            .append(true)
+            .create(true)
+            .open(self.log())
+            .unwrap();
+        self.supervisor = Some(self.supervisor_command().stderr(log).spawn().unwrap());
+    }
+
+    /// Stops Cairn, as systemd would, and checks that it ends well.
+    ///
+    /// # Panics
+    ///
+    /// If it does not run or ends otherwise.
+    pub fn stop(&mut self) {
+        let mut supervisor = self.supervisor.take().expect("Cairn runs");
+        kill(pid(supervisor.id()), Signal::SIGTERM).unwrap();
+        let status = supervisor.wait().unwrap();
+        assert!(
+            status.success(),
+            "the supervisor of {} ended with {status}",
+            self.name
+        );
+    }
+
+    /// Kills a process with SIGKILL. A killed supervisor is started again, as systemd would.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn kill(&mut self, process: Process) {
+        kill(pid(self.pid(process)), Signal::SIGKILL).unwrap();
+        if process == Process::Supervisor {
+            self.supervisor.take().expect("Cairn runs").wait().unwrap();
+            self.start();
+        }
+    }
+
+    /// Returns the id of a process of Cairn's.
+    ///
+    /// # Panics
+    ///
+    /// If it does not run.
+    #[must_use]
+    pub fn pid(&self, process: Process) -> u32 {
+        self.try_pid(process)
+            .unwrap_or_else(|| panic!("no {process:?}: {}", self.status()))
+    }
+
+    /// Returns the id of a process of Cairn's, if it runs.
+    #[must_use]
+    pub fn try_pid(&self, process: Process) -> Option<u32> {
+        let property = match process {
+            Process::Supervisor => return self.supervisor.as_ref().map(Child::id),
+            Process::Helper => "HelperPid",
+            Process::Calc => "CalcPid",
+        };
+        let status = self.status();
+        let pid = status
+            .pointer(&format!("/supervisor/{property}"))
+            .and_then(Value::as_u64)?;
+        u32::try_from(pid).ok().filter(|pid| *pid != 0)
+    }
+
+    /// Returns a command that runs `cairnctl` for this node.
+    #[must_use]
+    pub fn cairnctl(&self, arguments: &str) -> Command {
+        let mut command = self.netns.command(self.program("cairnctl"));
+        command.arg("--runtime-dir").arg(self.directory.join("run"));
+        command.args(arguments.split_whitespace());
+        command
+    }
+
+    /// Returns what `cairnctl --json status` says, or null.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be run.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        let Output { stdout, .. } = self.cairnctl("--json status").output().unwrap();
+        serde_json::from_slice(&stdout).unwrap_or(Value::Null)
+    }
+
+    /// Waits until all that the datastore asks for is in the kernel, and returns how long it took.
+    ///
+    /// # Panics
+    ///
+    /// If that never happens.
+    #[expect(
+        clippy::must_use_candidate,
+        reason = "most wait for nothing but the end"
+    )]
+    pub fn converged(&self) -> Duration {
+        let what = format!("{} in sync", self.name);
+        let ((), took) = eventually(&what, || {
+            let output = self.cairnctl("status").output().unwrap();
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            if output.status.success() {
+                Ok(())
+            } else {
+                Err(text(&output.stdout) + &text(&output.stderr))
+            }
+        });
+        took
+    }
+
+    /// Returns all that Cairn keeps in the kernel, as the kernel's own tools tell it: map entries,
+    /// routes, neighbours, forwarding entries and settings.
+    ///
+    /// # Panics
+    ///
+    /// If one of the tools fails.
+    #[must_use]
+    pub fn kernel_state(&self) -> String {
+        let mut parts = Vec::new();
+        for map in [ebpf::MAP_V4, ebpf::MAP_V6] {
+            let mut dump = Command::new("bpftool");
+            dump.args(["-j", "map", "dump", "pinned"])
+                .arg(self.pin_dir().join(map));
+            let Value::Array(entries) = serde_json::from_str(&run(&mut dump)).unwrap() else {
+                panic!("bpftool prints a list");
+            };
+            parts.push((
+                map.to_owned(),
+                entries.iter().map(Value::to_string).collect(),
+            ));
+        }
+        for line in [
+            "ip -4 route show table main",
+            "ip -6 route show table main",
+            "ip neigh show nud permanent",
+            "bridge fdb show dev vxlan.calico",
+        ] {
+            let lines: Vec<String> = self.netns.run(line).lines().map(str::to_owned).collect();
+            parts.push((line.to_owned(), lines));
+        }
+        for (_, lines) in &mut parts {
+            lines.sort_unstable();
+        }
+        let show =
+            |(what, lines): (String, Vec<String>)| format!("# {what}\n{}\n", lines.join("\n"));
+        parts.into_iter().map(show).collect()
+    }
+}
+
+fn pid(id: u32) -> Pid {
+    Pid::from_raw(i32::try_from(id).unwrap())
+}
