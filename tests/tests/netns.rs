@@ -4,8 +4,10 @@
 
 #[path = "netns/hostile.rs"]
 mod hostile;
-#[path = "netns/kinds.rs"]
-mod kinds;
+#[path = "netns/l2.rs"]
+mod l2;
+#[path = "netns/routes.rs"]
+mod routes;
 
 use std::net::IpAddr;
 

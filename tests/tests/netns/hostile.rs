@@ -8,7 +8,7 @@ use ipc_proto::{
 };
 use nix::unistd::{Uid, seteuid};
 use serde_bytes::ByteBuf;
-use tests::netns::{Calc, Helper, bytes, eventually, program, shell};
+use tests::helper::{Calc, Helper, bytes, eventually, program, shell};
 
 use super::{prefix, refused, test};
 
