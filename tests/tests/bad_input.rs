@@ -28,7 +28,7 @@ fn reported(node: &Node, words: &[&str]) {
     eventually(&format!("a problem with {words:?}"), || {
         let status = node.status();
         let problems = status
-            .pointer("/calc/Problems")
+            .pointer("/calc/properties/Problems")
             .cloned()
             .unwrap_or_default();
         let problems = problems.as_array().cloned().unwrap_or_default();
@@ -51,7 +51,7 @@ fn no_problem(node: &Node) {
     eventually("no problem", || {
         let status = node.status();
         match status
-            .pointer("/calc/Problems")
+            .pointer("/calc/properties/Problems")
             .and_then(serde_json::Value::as_array)
         {
             Some(problems) if problems.is_empty() => Ok(()),

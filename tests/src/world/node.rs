@@ -226,7 +226,7 @@ impl Node {
         };
         let status = self.status();
         let pid = status
-            .pointer(&format!("/supervisor/{property}"))
+            .pointer(&format!("/supervisor/properties/{property}"))
             .and_then(Value::as_u64)?;
         u32::try_from(pid).ok().filter(|pid| *pid != 0)
     }
