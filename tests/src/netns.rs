@@ -79,6 +79,16 @@ impl Netns {
     }
 }
 
+/// Runs a line of shell in this namespace and returns what it printed.
+///
+/// # Panics
+///
+/// If it fails; with what it said.
+#[expect(clippy::must_use_candidate, reason = "most are run for what they do")]
+pub fn shell(line: &str) -> String {
+    run(Command::new("sh").args(["-ec", line]))
+}
+
 /// Runs a command and returns what it printed.
 ///
 /// # Panics
