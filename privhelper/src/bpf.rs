@@ -17,7 +17,7 @@ use ipc_proto::{BpfRoute, Observed, OpError};
 use ipnet::IpNet;
 use nix::{errno::Errno, unistd::Uid};
 
-use self::sys::Trie;
+pub use self::sys::{Stopped, Trie};
 use crate::{dataplane::errno_number, links::Links, sandbox::PinDir};
 
 /// The BPF object, as the build made it.

@@ -8,6 +8,7 @@
     reason = "a test or demo that cannot go on says where it stopped"
 )]
 
+pub mod bench;
 pub mod claims;
 pub mod helper;
 pub mod isolate;
