@@ -18,6 +18,7 @@ use crate::{
     config::Config,
     dataplane::Dataplane,
     face::Face,
+    netlink::Netlink,
     sandbox::PinDir,
     service::{self, Worker},
     session::{Session, random},
@@ -102,8 +103,9 @@ async fn serve(
     let (lease, leased) = watch::channel(false);
     let policy = Arc::new(config.policy);
     let (watch, watched) = Watch::start(Arc::clone(&policy)).await?;
+    let netlink = Netlink::open(Arc::clone(&policy)).map_err(io("cannot open a netlink socket"))?;
     let session = Session::new(
-        Dataplane::new(policy, watched.clone(), maps),
+        Dataplane::new(policy, watched.clone(), maps, netlink),
         incarnation,
         lease,
     );
