@@ -119,7 +119,7 @@ impl Face {
         self.view.borrow().calc.state.to_owned()
     }
 
-    /// Its process id; 0 if there is none.
+    /// Its process id; 0 if there is none or systemd keeps it.
     #[zbus(property)]
     fn calc_pid(&self) -> u32 {
         self.view.borrow().calc.pid
@@ -143,7 +143,7 @@ impl Face {
         self.view.borrow().helper.state.to_owned()
     }
 
-    /// Its process id; 0 if there is none.
+    /// Its process id; 0 if there is none or systemd keeps it.
     #[zbus(property)]
     fn helper_pid(&self) -> u32 {
         self.view.borrow().helper.pid

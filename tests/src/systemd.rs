@@ -42,7 +42,10 @@ impl std::ops::Deref for Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("{}", self.run("journalctl --no-pager -o cat -n 60"));
+            // The box itself may be what failed.
+            if let Ok(log) = self.command("journalctl --no-pager -o cat -n 60").output() {
+                println!("{}", String::from_utf8_lossy(&log.stdout));
+            }
         }
     }
 }
@@ -106,7 +109,8 @@ impl Host {
         fs::write(&calc, text).unwrap();
         let pod = repository("tests/data/systemd/one-pod.yaml");
         fs::copy(pod, self.file("/etc/cairn/datastore/one-pod.yaml")).unwrap();
-        self.run("systemctl enable --now cairn.target");
+        self.run("systemctl enable cairn.target");
+        self.run("systemctl start --no-block cairn.target");
     }
 
     /// Returns the path by which one of its files is seen from here.
