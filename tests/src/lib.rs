@@ -14,5 +14,6 @@ pub mod helper;
 pub mod isolate;
 pub mod netns;
 pub mod ping;
+pub mod systemd;
 pub mod wait;
 pub mod world;
