@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{helper::program, netns::run, wait::eventually};
+use crate::{netns::run, wait::eventually, world::built};
 
 /// What the units keep, in the order in which they are killed.
 pub const PROCESSES: [&str; 3] = ["privhelper", "calc", "supervisor"];
@@ -76,7 +76,7 @@ impl Host {
         );
         let mut runner = Command::new(repository("tests/sdbox"))
             .arg(repository("systemd/install.sh"))
-            .arg(program("cairn-calc").parent().unwrap())
+            .arg(built().join("cairn-calc").parent().unwrap())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
