@@ -76,7 +76,7 @@ impl Host {
         );
         let mut runner = Command::new(repository("tests/sdbox"))
             .arg(repository("systemd/install.sh"))
-            .arg(built().join("cairn-calc").parent().unwrap())
+            .arg(built())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
