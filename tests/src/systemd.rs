@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{helper::program, netns::run, wait::eventually};
+use crate::{netns::run, wait::eventually, world::built};
 
 /// What the units keep, in the order in which they are killed.
 pub const PROCESSES: [&str; 3] = ["privhelper", "calc", "supervisor"];
@@ -50,7 +50,8 @@ impl Drop for Turn {
     }
 }
 
-/// Boots the host if that has not been done, and waits until its kernel holds what it should.
+/// Boots the host and starts Cairn if that has not been done, and waits until its kernel holds what
+/// it should.
 ///
 /// # Panics
 ///
@@ -58,6 +59,7 @@ impl Drop for Turn {
 #[must_use]
 pub fn host() -> Turn {
     let turn = Turn(BOX.lock().unwrap_or_else(PoisonError::into_inner));
+    turn.run("systemctl start --no-block cairn.target");
     turn.in_sync();
     turn
 }
@@ -76,7 +78,7 @@ impl Host {
         );
         let mut runner = Command::new(repository("tests/sdbox"))
             .arg(repository("systemd/install.sh"))
-            .arg(program("cairn-calc").parent().unwrap())
+            .arg(built())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -110,7 +112,6 @@ impl Host {
         let pod = repository("tests/data/systemd/one-pod.yaml");
         fs::copy(pod, self.file("/etc/cairn/datastore/one-pod.yaml")).unwrap();
         self.run("systemctl enable cairn.target");
-        self.run("systemctl start --no-block cairn.target");
     }
 
     /// Returns the path by which one of its files is seen from here.
