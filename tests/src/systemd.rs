@@ -50,7 +50,8 @@ impl Drop for Turn {
     }
 }
 
-/// Boots the host if that has not been done, and waits until its kernel holds what it should.
+/// Boots the host and starts Cairn if that has not been done, and waits until its kernel holds what
+/// it should.
 ///
 /// # Panics
 ///
@@ -58,6 +59,7 @@ impl Drop for Turn {
 #[must_use]
 pub fn host() -> Turn {
     let turn = Turn(BOX.lock().unwrap_or_else(PoisonError::into_inner));
+    turn.run("systemctl start --no-block cairn.target");
     turn.in_sync();
     turn
 }
@@ -110,7 +112,6 @@ impl Host {
         let pod = repository("tests/data/systemd/one-pod.yaml");
         fs::copy(pod, self.file("/etc/cairn/datastore/one-pod.yaml")).unwrap();
         self.run("systemctl enable cairn.target");
-        self.run("systemctl start --no-block cairn.target");
     }
 
     /// Returns the path by which one of its files is seen from here.
