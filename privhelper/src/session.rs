@@ -113,7 +113,7 @@ impl Session {
             pages: pages.len(),
             feed,
         })?;
-        tracing::info!(pages = pages.len(), "calc takes the lease");
+        tracing::debug!(pages = pages.len(), "calc takes the lease");
         self.snapshot = Some((snapshot, pages));
         self.lease = Some(lease);
         self.leased.send_replace(true);
