@@ -39,11 +39,12 @@ const MAX_HEADER: usize = 64 << 10;
 /// Where in the stream we are.
 #[derive(Debug)]
 enum Phase {
-    /// Looking for `end`; holds how many of its bytes just went by, and how many in all.
+    /// Looking for `end`; holds how many of its bytes just went by, how many in all, and the last.
     Handshake {
         end: &'static [u8],
         matched: usize,
         seen: usize,
+        last: u8,
     },
     /// In a message's fixed part; holds what of it went by.
     Fixed { bytes: [u8; FIXED], len: usize },
@@ -61,6 +62,7 @@ impl Framing {
             end,
             matched: 0,
             seen: 0,
+            last: 0,
         })
     }
 
@@ -68,7 +70,17 @@ impl Framing {
     fn feed(&mut self, mut input: &[u8]) -> Result<(), &'static str> {
         while let Some((&byte, rest)) = input.split_first() {
             match &mut self.0 {
-                Phase::Handshake { end, matched, seen } => {
+                Phase::Handshake {
+                    end,
+                    matched,
+                    seen,
+                    last,
+                } => {
+                    // zbus takes it for granted that something comes before the end of a line.
+                    if byte == b'\n' && *last != b'\r' {
+                        return Err("a line of the handshake does not end as it should");
+                    }
+                    *last = byte;
                     *seen += 1;
                     *matched = match end.get(*matched) {
                         Some(want) if *want == byte => *matched + 1,
@@ -238,6 +250,13 @@ mod tests {
             framing.feed(&message(max, 0)).unwrap();
             framing.feed(&vec![0; MAX_BODY]).unwrap();
             assert!(framing.feed(&message(max + 1, 0)).is_err());
+        }
+    }
+
+    #[test]
+    fn a_bare_line_feed_in_the_handshake_ends_the_stream() {
+        for start in [&b"\n"[..], b"\0\n", b"\0AUTH EXTERNAL 30\r\n\n"] {
+            assert!(Framing::new(BEGIN).feed(start).is_err(), "{start:?}");
         }
     }
 
