@@ -35,6 +35,22 @@ impl Calculator {
         }
     }
 
+    /// As [`new`](Self::new), but the graph's routes are those of [`tell`](Self::tell) and not what
+    /// follows from nodes, pools, blocks and endpoints: for a feed of routes, such as Felix's.
+    #[must_use]
+    pub fn told_routes(node: String) -> Self {
+        Self {
+            resolver: Resolver::told(),
+            ..Self::new(node)
+        }
+    }
+
+    /// Takes over a route of the graph, by its prefix without host bits; only after
+    /// [`told_routes`](Self::told_routes), else this does nothing.
+    pub fn tell(&mut self, cidr: IpNet, route: Option<Route>) {
+        self.resolver.tell(cidr, route);
+    }
+
     /// Takes in a change. Nothing is computed before [`resolve`](Self::resolve).
     pub fn handle(&mut self, event: Event) {
         match event {
