@@ -182,8 +182,7 @@ impl Resolver {
             return;
         }
         let former = self.records.remove(&cidr).and_then(|record| record.route);
-        self.by_node
-            .relocate(cidr, former.as_ref(), route.as_ref());
+        self.by_node.relocate(cidr, former.as_ref(), route.as_ref());
         if route.is_some() {
             self.records.insert(cidr, Record::told(route));
         }
