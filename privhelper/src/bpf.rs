@@ -6,7 +6,7 @@ mod batch;
 mod layout;
 mod sys;
 
-use std::{ops::Range, path::PathBuf};
+use std::{io, ops::Range, os::unix::fs::MetadataExt, path::PathBuf};
 
 use aya::{
     Ebpf, EbpfError, EbpfLoader,
@@ -15,7 +15,7 @@ use aya::{
 };
 use ipc_proto::{BpfRoute, Observed, OpError};
 use ipnet::IpNet;
-use nix::errno::Errno;
+use nix::{errno::Errno, unistd::Uid};
 
 use self::sys::Trie;
 use crate::{dataplane::errno_number, links::Links, sandbox::PinDir};
@@ -45,12 +45,33 @@ pub enum BpfError {
         /// What it should have.
         wanted: String,
     },
-    /// There is a pin, but it cannot be opened.
-    #[error("cannot open the pin {path}: {source}")]
+    /// It cannot be opened.
+    #[error("cannot open the pin {path}: BPF_OBJ_GET: {source}")]
     Pin {
         /// The pin.
         path: PathBuf,
         /// What the kernel said.
+        source: io::Error,
+    },
+    /// It cannot be opened, since it is somebody else's.
+    #[error(
+        "the pin {path} belongs to the user {owner}, and this helper runs as {own}: if it is a \
+         route map to share, chown it to {own}; otherwise remove it"
+    )]
+    Owner {
+        /// The pin.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who we are.
+        own: u32,
+    },
+    /// Its shape cannot be read.
+    #[error("cannot read what the pin {path} is: {source}")]
+    Info {
+        /// The pin.
+        path: PathBuf,
+        /// Why.
         source: Box<MapError>,
     },
     /// The object cannot be loaded.
@@ -226,18 +247,21 @@ fn take(object: &mut Ebpf, name: &'static str) -> Result<Trie, BpfError> {
 /// Refuses a pin of anything but a map like ours. aya would use it without a look.
 fn check_pin(pins: &PinDir, name: &str, bytes: u32, size: u32) -> Result<(), BpfError> {
     let path = pins.path().join(name);
-    let info = match MapData::from_pin(pins.entry(name)).and_then(|map| map.info()) {
-        Ok(info) => info,
-        Err(MapError::SyscallError(error))
-            if error.io_error.kind() == std::io::ErrorKind::NotFound =>
-        {
-            return Ok(());
-        }
+    let map = match MapData::from_pin(pins.entry(name)) {
+        Ok(map) => map,
+        Err(MapError::SyscallError(error)) => return missing(pins, name, error.io_error),
         Err(source) => {
-            let source = Box::new(source);
-            return Err(BpfError::Pin { path, source });
+            return Err(BpfError::Info {
+                path,
+                source: Box::new(source),
+            });
         }
     };
+    let info = map.info();
+    let info = info.map_err(|source| BpfError::Info {
+        path: path.clone(),
+        source: source.into(),
+    })?;
     let number = |number: u32| number.to_string();
     let kind = match info.map_type() {
         Ok(MapType::LpmTrie) => "LPM_TRIE".to_owned(),
@@ -259,5 +283,20 @@ fn check_pin(pins: &PinDir, name: &str, bytes: u32, size: u32) -> Result<(), Bpf
             wanted,
         }),
         None => Ok(()),
+    }
+}
+
+/// Tells why a pin cannot be opened; that there is none is well.
+fn missing(pins: &PinDir, name: &str, source: io::Error) -> Result<(), BpfError> {
+    let path = pins.path().join(name);
+    let own = Uid::effective().as_raw();
+    match std::fs::symlink_metadata(pins.entry(name)) {
+        _ if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(file) if file.uid() != own => Err(BpfError::Owner {
+            path,
+            owner: file.uid(),
+            own,
+        }),
+        _ => Err(BpfError::Pin { path, source }),
     }
 }

@@ -10,8 +10,11 @@ use nix::errno::Errno;
 
 use crate::{
     bpf::{BpfError, RouteMaps},
+    links::Links,
+    netlink::{Netlink, ReadError},
     order,
-    policy::{Permitted, Policy},
+    policy::{self, Permitted, Policy},
+    sysctl,
     watch::Watched,
 };
 
@@ -21,6 +24,9 @@ pub enum SnapshotError {
     /// A BPF map cannot be read.
     #[error(transparent)]
     Bpf(#[from] BpfError),
+    /// Something else cannot be read.
+    #[error(transparent)]
+    Netlink(#[from] ReadError),
 }
 
 /// See the [module](self).
@@ -29,16 +35,18 @@ pub struct Dataplane {
     policy: Arc<Policy>,
     watched: Watched,
     maps: RouteMaps,
+    netlink: Netlink,
 }
 
 impl Dataplane {
     /// Puts `policy` in front of the kernel.
     #[must_use]
-    pub fn new(policy: Arc<Policy>, watched: Watched, maps: RouteMaps) -> Self {
+    pub fn new(policy: Arc<Policy>, watched: Watched, maps: RouteMaps, netlink: Netlink) -> Self {
         Self {
             policy,
             watched,
             maps,
+            netlink,
         }
     }
 
@@ -54,18 +62,17 @@ impl Dataplane {
         lane: Lane,
         steps: Vec<Step>,
     ) -> Vec<(Option<u32>, Result<Permitted, OpError>)> {
-        let ask = |op| self.policy.check(lane, op, &self.watched.links());
+        let mut links = self.watched.links().view();
         let mut refreshed = false;
         steps
             .into_iter()
             .map(|step| {
-                let mut verdict = ask(step.op.clone());
-                if matches!(verdict, Err(OpError::StaleLink(_))) {
-                    if !refreshed {
-                        self.watched.refresh();
-                        refreshed = true;
-                    }
-                    verdict = ask(step.op);
+                let mut verdict = self.policy.check(lane, step.op.clone(), &links);
+                if matches!(verdict, Err(OpError::StaleLink(_))) && !refreshed {
+                    self.watched.refresh();
+                    links = self.watched.links().view();
+                    refreshed = true;
+                    verdict = self.policy.check(lane, step.op, &links);
                 }
                 (step.needs, verdict)
             })
@@ -74,14 +81,45 @@ impl Dataplane {
 
     /// Carries out ops of one kind in order.
     fn carry_out(&mut self, ops: &[Permitted]) -> Vec<Result<(), OpError>> {
-        let bpf: Vec<_> = ops
-            .iter()
-            .filter_map(|permitted| match permitted.op() {
-                Op::BpfRoute(prefix, route) => Some((*prefix, route.as_ref())),
-                _ => None,
-            })
-            .collect();
-        self.maps.apply(&bpf)
+        let links = self.watched.links().view();
+        let mut bpf = Vec::new();
+        let mut routes = Vec::new();
+        let mut neighbours = Vec::new();
+        let mut fdb = Vec::new();
+        let mut outcomes = Vec::new();
+        for permitted in ops {
+            match permitted.op() {
+                Op::BpfRoute(prefix, route) => bpf.push((*prefix, route.as_ref())),
+                Op::KernelRoute(key, route) => routes.push((key, route.as_ref())),
+                Op::Neighbour(key, mac) => neighbours.push((key, *mac)),
+                Op::Fdb(key, destination) => fdb.push((key, *destination)),
+                Op::TunnelDevice(tunnel, device) => {
+                    outcomes.push(self.netlink.tunnel(*tunnel, device.as_ref()));
+                }
+                Op::LinkSettings(link, profile) => outcomes.push(match profile {
+                    None => Ok(()),
+                    Some(profile) => self
+                        .netlink
+                        .verify(link)
+                        .and_then(|()| sysctl::set(&link.name, *profile)),
+                }),
+                Op::Rule(..)
+                | Op::Attachment(..)
+                | Op::Endpoint(..)
+                | Op::Vtep(..)
+                | Op::ProgramSettings(_)
+                | Op::Masquerade(_)
+                | Op::FlowFlush(_) => {
+                    outcomes.push(Err(OpError::Unsupported("ops of this kind".into())));
+                }
+            }
+        }
+        // All are of one kind, so all lists but one are empty.
+        outcomes.extend(self.maps.apply(&bpf));
+        outcomes.extend(self.netlink.routes(&routes, &links));
+        outcomes.extend(self.netlink.neighbours(&neighbours));
+        outcomes.extend(self.netlink.fdb(&fdb));
+        outcomes
     }
 
     /// Gives all that is ours to `sink`, interfaces first, and returns the number of the feed that
@@ -92,12 +130,25 @@ impl Dataplane {
     /// If the kernel cannot be read.
     pub fn snapshot(&mut self, sink: &mut impl FnMut(Observed)) -> Result<u64, SnapshotError> {
         self.watched.refresh();
-        let mut links = self.watched.links();
-        let (states, feed) = links.snapshot();
+        let (states, feed, links) = {
+            let mut links = self.watched.links();
+            let (states, feed) = links.snapshot();
+            (states, feed, links.view())
+        };
         for state in states {
+            let settings = policy::profile(state.role)
+                .filter(|profile| sysctl::is_set(&state.link.name, *profile))
+                .map(|profile| Observed::LinkSettings(state.link.clone(), profile));
             sink(Observed::Link(state));
+            settings.into_iter().for_each(&mut *sink);
         }
-        self.maps.snapshot(&links, sink)?;
+        let mut clearable = |item| {
+            if may_clear(&item, &self.policy, &links) {
+                sink(item);
+            }
+        };
+        self.netlink.snapshot(&links, &mut clearable)?;
+        self.maps.snapshot(&links, &mut clearable)?;
         Ok(feed)
     }
 
@@ -106,6 +157,20 @@ impl Dataplane {
     pub fn map_size(&self) -> u32 {
         self.maps.size()
     }
+}
+
+/// Returns whether a request may clear what was read; the rest is not reported, since nobody could
+/// do anything about it.
+fn may_clear(item: &Observed, policy: &Policy, links: &Links) -> bool {
+    let op = match item {
+        Observed::Link(_) | Observed::LinkSettings(..) => return true,
+        Observed::TunnelDevice(tunnel, _) => Op::TunnelDevice(*tunnel, None),
+        Observed::Neighbour(key, _) => Op::Neighbour(key.clone(), None),
+        Observed::Fdb(key, _) => Op::Fdb(key.clone(), None),
+        Observed::BpfRoute(prefix, _) => Op::BpfRoute(*prefix, None),
+        Observed::KernelRoute(key, _) => Op::KernelRoute(key.clone(), None),
+    };
+    policy.check(Lane::State, op, links).is_ok()
 }
 
 /// Returns the number of an error.

@@ -1,6 +1,6 @@
 //! The privileged side: checks each request, then makes it so.
 //!
-//! Pure: [`policy`], [`links`], [`order`], [`pages`], and the parts of [`bpf`] and `netlink` that lay
+//! Pure: [`policy`], [`links`], [`order`], [`pages`], and the parts of [`bpf`] and [`netlink`] that lay
 //! out and read what the kernel takes and gives. The rest is thin shells. It keeps no desired
 //! state: the kernel is the state.
 
@@ -9,6 +9,7 @@ pub mod config;
 pub mod dataplane;
 pub mod face;
 pub mod links;
+pub mod netlink;
 pub mod order;
 pub mod pages;
 pub mod policy;
@@ -16,4 +17,5 @@ pub mod run;
 pub mod sandbox;
 pub mod service;
 pub mod session;
+pub mod sysctl;
 pub mod watch;

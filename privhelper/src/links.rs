@@ -3,7 +3,7 @@
 //! Pure. Invariant: a client that applies a snapshot and then every feed that follows it, without a
 //! gap in the numbers, has the same table. What is not told yet is bounded by [`MAX_PENDING`].
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use ipc_proto::{Feed, Link, LinkEvent, LinkState};
 
@@ -13,7 +13,7 @@ const MAX_PENDING: usize = 4096;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct Links {
-    by_index: BTreeMap<u32, LinkState>,
+    by_index: Arc<BTreeMap<u32, LinkState>>,
     pending: BTreeMap<Link, LinkEvent>,
     seq: u64,
     /// Too much was pending, and all of it was dropped.
@@ -21,6 +21,15 @@ pub struct Links {
 }
 
 impl Links {
+    /// Returns a table that stays as this one is at this moment; cheap.
+    #[must_use]
+    pub fn view(&self) -> Self {
+        Self {
+            by_index: Arc::clone(&self.by_index),
+            ..Self::default()
+        }
+    }
+
     /// Returns the interface if index and name are still those of one.
     #[must_use]
     pub fn get(&self, link: &Link) -> Option<&LinkState> {
@@ -58,10 +67,10 @@ impl Links {
             .into_iter()
             .map(|state| (state.link.index, state))
             .collect();
-        if actual == self.by_index {
+        if actual == *self.by_index {
             return false;
         }
-        for (index, before) in &self.by_index {
+        for (index, before) in self.by_index.iter() {
             if actual.get(index).map(|state| &state.link) != Some(&before.link) {
                 let gone = LinkEvent::Gone(before.link.clone());
                 self.pending.insert(before.link.clone(), gone);
@@ -79,7 +88,7 @@ impl Links {
         if self.overflowed {
             self.pending.clear();
         }
-        self.by_index = actual;
+        self.by_index = Arc::new(actual);
         true
     }
 

@@ -19,6 +19,7 @@ use crate::{
     config::Config,
     dataplane::Dataplane,
     face::Face,
+    netlink::Netlink,
     sandbox::PinDir,
     service::{self, Worker},
     session::{Session, random},
@@ -92,8 +93,9 @@ async fn serve(
     let leased = Arc::new(AtomicBool::new(false));
     let policy = Arc::new(config.policy);
     let (watch, watched) = Watch::start(Arc::clone(&policy)).await?;
+    let netlink = Netlink::open(Arc::clone(&policy)).map_err(io("cannot open a netlink socket"))?;
     let session = Session::new(
-        Dataplane::new(policy, watched.clone(), maps),
+        Dataplane::new(policy, watched.clone(), maps, netlink),
         incarnation,
         Arc::clone(&leased),
     );

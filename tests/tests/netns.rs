@@ -2,14 +2,22 @@
 //! compare; and what it must not do.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+#[path = "netns/hostile.rs"]
+mod hostile;
+#[path = "netns/l2.rs"]
+mod l2;
+#[path = "netns/routes.rs"]
+mod routes;
+
 use std::net::IpAddr;
 
 use futures_util::StreamExt;
 use ipc_proto::{BpfRoute, BpfTarget, Flags, LinkEvent, LinkRole, Observed, Op, OpError, Step};
 use ipnet::IpNet;
 use tests::{
-    helper::{Helper, feed, link, link_state, shell},
+    helper::{Helper, feed, link, link_state},
     isolate,
+    netns::shell,
 };
 
 /// Runs `body` inside with a runtime.
@@ -51,7 +59,13 @@ fn the_process_keeps_nothing_but_its_two_capabilities() {
             let helper = Helper::start("");
             let mut calc = helper.connect().await;
             calc.hello().await;
-            let status = shell(&format!("cat /proc/{}/status", helper.pid()));
+            let pid = helper.pid();
+            // The threads have their own capabilities.
+            let threads = shell(&format!(
+                "cat /proc/{pid}/task/*/status | grep ^CapEff | uniq"
+            ));
+            assert_eq!(threads.lines().count(), 1, "{threads}");
+            let status = shell(&format!("cat /proc/{pid}/status"));
             let field = |name: &str| {
                 let line = status.lines().find(|line| line.starts_with(name)).unwrap();
                 line.split_once(':')

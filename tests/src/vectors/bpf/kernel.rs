@@ -57,6 +57,8 @@ pub(super) struct Write {
     /// Absent in a delete.
     pub(super) bytes: Option<Vec<u8>>,
     pub(super) outcome: Outcome,
+    /// Whether the entry was so already.
+    pub(super) needless: bool,
 }
 
 /// What a write does, to the writer's knowledge.
@@ -194,6 +196,13 @@ impl Kernel {
             change,
             bytes,
             outcome: Outcome::Made,
+            needless: false,
+        };
+        // An entry under a key with host bits is not as it should be (V22).
+        write.needless = match (self.entries.get(&key), &write.bytes) {
+            (Some(entry), Some(bytes)) => entry.bytes == *bytes && entry.key == key,
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
         };
         if self.is_faulty(&write) || self.is_full(&write) {
             write.outcome = Outcome::Failed;

@@ -1,0 +1,147 @@
+//! What is set reads back as it was asked for, although the kernel reports it otherwise.
+
+use ipc_proto::{Protocol, Table};
+use netlink_packet_route::route::RouteCacheInfo;
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::tests::{hop, link, links, policy};
+
+/// Reports a route as the kernel does, by what was measured on 6.18.
+fn report(mut message: RouteMessage) -> RouteMessage {
+    let ipv6 = message.header.address_family == AddressFamily::Inet6;
+    let refuses = !matches!(message.header.kind, RouteType::Unicast | RouteType::Local);
+    if ipv6 {
+        let attributes = &mut message.attributes;
+        if !attributes
+            .iter()
+            .any(|attribute| matches!(attribute, RouteAttribute::Priority(_)))
+        {
+            attributes.push(RouteAttribute::Priority(1024));
+        }
+        if refuses {
+            attributes.push(RouteAttribute::Oif(1));
+        }
+        attributes.push(RouteAttribute::CacheInfo(
+            RouteCacheInfo::parse(&[0; 32]).unwrap(),
+        ));
+        attributes.push(RouteAttribute::Preference(RoutePreference::Medium));
+    }
+    message.header.flags |= RouteFlags::Linkdown;
+    for attribute in &mut message.attributes {
+        if let RouteAttribute::MultiPath(hops) = attribute {
+            for hop in hops {
+                hop.flags |= RouteNextHopFlags::Dead;
+            }
+        }
+    }
+    message
+}
+
+fn any_kind(ipv6: bool) -> impl Strategy<Value = RouteKind> {
+    let via = if ipv6 { "2001:db8::9" } else { "192.0.2.9" };
+    let other = if ipv6 { "fd00:2::1" } else { "10.2.0.1" };
+    prop::sample::select(vec![
+        RouteKind::Unicast(hop(link(3, "cali1"), None)),
+        RouteKind::Unicast(hop(link(4, "vxlan.calico"), Some(other))),
+        RouteKind::Multipath(vec![
+            hop(link(2, "eth0"), Some(via)),
+            hop(link(4, "vxlan.calico"), Some(other)),
+        ]),
+        RouteKind::Multipath(vec![
+            hop(link(4, "vxlan.calico"), Some(other)),
+            hop(link(2, "eth0"), Some(via)),
+        ]),
+        RouteKind::Local(link(3, "cali1")),
+        RouteKind::Blackhole,
+        RouteKind::Prohibit,
+        RouteKind::Unreachable,
+        RouteKind::Throw,
+    ])
+}
+
+fn any_route() -> impl Strategy<Value = (RouteKey, KernelRoute)> {
+    any::<bool>().prop_flat_map(|ipv6| {
+        let (prefix, source) = if ipv6 {
+            ("fd00:1::40/122", "2001:db8::1")
+        } else {
+            ("10.1.0.64/26", "192.0.2.1")
+        };
+        (
+            any_kind(ipv6),
+            prop::sample::select(vec![0, 512, 1024]),
+            prop::option::of(1280_u32..9000),
+            any::<bool>(),
+        )
+            .prop_map(move |(kind, metric, mtu, with_source)| {
+                let key = RouteKey::new(Table::Main, prefix.parse().unwrap(), metric);
+                let source = with_source.then(|| source.parse().unwrap());
+                let protocol = Protocol::Safe;
+                let route = KernelRoute {
+                    kind,
+                    protocol,
+                    source,
+                    mtu,
+                };
+                (key, route)
+            })
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_set_reads_back((key, route) in any_route()) {
+        let policy = policy();
+        let message = report(message(&key, &route, &policy).unwrap());
+        let existing = read(&message, &policy, &links(&policy)).unwrap();
+        prop_assert_eq!(existing.key, key);
+        prop_assert!(existing.ours);
+        prop_assert_eq!(existing.route, Some(route));
+    }
+}
+
+#[test]
+fn what_no_request_could_make_is_ours_without_a_value() {
+    let policy = policy();
+    let key = RouteKey::new(Table::Main, "10.1.0.9/32".parse().unwrap(), 0);
+    let route = KernelRoute {
+        kind: RouteKind::Unicast(hop(link(3, "cali1"), None)),
+        protocol: Protocol::Device,
+        source: None,
+        mtu: None,
+    };
+    let asked = message(&key, &route, &policy).unwrap();
+    let reread = |message: &RouteMessage| read(message, &policy, &links(&policy)).unwrap();
+    assert_eq!(reread(&asked).route, Some(route));
+    for change in [
+        |message: &mut RouteMessage| message.header.scope = RouteScope::Universe,
+        |message: &mut RouteMessage| message.header.protocol = RouteProtocol::Bird,
+        |message: &mut RouteMessage| message.attributes.push(RouteAttribute::NhId(7)),
+        |message: &mut RouteMessage| {
+            message
+                .attributes
+                .push(RouteAttribute::Metrics(vec![RouteMetric::Advmss(9)]));
+        },
+    ] {
+        let mut changed = asked.clone();
+        change(&mut changed);
+        let existing = reread(&changed);
+        assert!(existing.ours);
+        assert_eq!((existing.key, existing.route), (key.clone(), None));
+    }
+}
+
+#[test]
+fn routes_for_a_type_of_service_or_a_source_are_not_told_apart_by_our_key() {
+    let policy = policy();
+    let key = RouteKey::new(Table::Main, "10.1.0.9/32".parse().unwrap(), 0);
+    let route = KernelRoute {
+        kind: RouteKind::Blackhole,
+        protocol: Protocol::Safe,
+        source: None,
+        mtu: None,
+    };
+    let mut message = message(&key, &route, &policy).unwrap();
+    message.header.tos = 8;
+    assert_eq!(read(&message, &policy, &links(&policy)), None);
+}

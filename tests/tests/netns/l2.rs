@@ -1,0 +1,283 @@
+//! Tunnel devices, neighbours, forwarding entries and sysctls: set, read back, changed, cleared.
+
+use ipc_proto::{
+    FdbKey, LinkProfile, Mac, NeighbourKey, Observed, Op, OpError, Tunnel, TunnelDevice,
+};
+use tests::{
+    helper::{Calc, link},
+    netns::shell,
+};
+
+use super::{address, routes::world, sorted, test};
+
+fn device(tunnel: Tunnel) -> TunnelDevice {
+    let (local, own) = match tunnel {
+        Tunnel::VxlanV4 => ("192.0.2.1", "10.1.0.0"),
+        Tunnel::VxlanV6 => ("2001:db8::1", "fd00:1::"),
+    };
+    TunnelDevice {
+        vni: 4096,
+        port: 4789,
+        local: address(local),
+        parent: link("eth0"),
+        mac: Mac([0x66, 1, 2, 3, 4, 5]),
+        mtu: 1400,
+        address: address(own),
+    }
+}
+
+async fn read_tunnels(calc: &mut Calc) -> Vec<Observed> {
+    let mut items = calc.read().await;
+    items.retain(|item| matches!(item, Observed::TunnelDevice(..)));
+    items
+}
+
+#[test]
+fn tunnel_devices_become_and_stay_as_asked_for() {
+    test(
+        "l2::tunnel_devices_become_and_stay_as_asked_for",
+        || async {
+            let (_helper, mut calc) = world().await;
+            for (tunnel, name) in [
+                (Tunnel::VxlanV4, "vxlan.calico"),
+                (Tunnel::VxlanV6, "vxlan-v6.calico"),
+            ] {
+                let set = |device: &TunnelDevice| Op::TunnelDevice(tunnel, Some(device.clone()));
+                let mut wanted = device(tunnel);
+                calc.must_apply([set(&wanted)]).await;
+                let index = link(name).index;
+                let is =
+                    |device: &TunnelDevice| Observed::TunnelDevice(tunnel, Some(device.clone()));
+                assert_eq!(read_tunnels(&mut calc).await, [is(&wanted)]);
+
+                // In place.
+                wanted.mac = Mac([0x66, 9, 9, 9, 9, 9]);
+                wanted.mtu = 1390;
+                wanted.address = address(match tunnel {
+                    Tunnel::VxlanV4 => "10.1.0.64",
+                    Tunnel::VxlanV6 => "fd00:1::64",
+                });
+                shell(&format!("ip link set {name} down"));
+                assert_eq!(
+                    read_tunnels(&mut calc).await,
+                    [Observed::TunnelDevice(tunnel, None)]
+                );
+                calc.must_apply([set(&wanted)]).await;
+                assert_eq!(read_tunnels(&mut calc).await, [is(&wanted)]);
+                assert_eq!(link(name).index, index);
+
+                // Made again.
+                wanted.vni = 7;
+                calc.must_apply([set(&wanted)]).await;
+                assert_eq!(read_tunnels(&mut calc).await, [is(&wanted)]);
+                assert_ne!(link(name).index, index);
+
+                // What another program did to it.
+                shell(&format!("ip addr add 10.99.0.1/24 dev {name}"));
+                assert_eq!(
+                    read_tunnels(&mut calc).await,
+                    [Observed::TunnelDevice(tunnel, None)]
+                );
+                calc.must_apply([set(&wanted)]).await;
+                assert_eq!(read_tunnels(&mut calc).await, [is(&wanted)]);
+                shell(&format!(
+                    "ip link del {name} && ip link add {name} type vxlan external dstport 4799"
+                ));
+                assert_eq!(
+                    read_tunnels(&mut calc).await,
+                    [Observed::TunnelDevice(tunnel, None)]
+                );
+                calc.must_apply([set(&wanted)]).await;
+                assert_eq!(read_tunnels(&mut calc).await, [is(&wanted)]);
+
+                // As large as the parent cannot carry: the rest is done nonetheless.
+                let large = TunnelDevice {
+                    mtu: 9000,
+                    vni: 8,
+                    ..wanted.clone()
+                };
+                let failed = calc.apply([set(&large)]).await;
+                assert!(
+                    matches!(failed.as_slice(), [(0, OpError::Kernel { errno: 22, .. })]),
+                    "{failed:?}"
+                );
+                assert!(shell(&format!("ip -o link show {name}")).contains("UP"));
+
+                calc.must_apply([
+                    Op::TunnelDevice(tunnel, None),
+                    Op::TunnelDevice(tunnel, None),
+                ])
+                .await;
+                assert_eq!(read_tunnels(&mut calc).await, []);
+            }
+        },
+    );
+}
+
+#[test]
+fn an_interface_of_another_kind_with_the_tunnels_name_stays() {
+    test(
+        "l2::an_interface_of_another_kind_with_the_tunnels_name_stays",
+        || async {
+            let (_helper, mut calc) = world().await;
+            shell("ip link add vxlan.calico type veth peer name peer0");
+            let index = link("vxlan.calico").index;
+            for op in [
+                Op::TunnelDevice(Tunnel::VxlanV4, Some(device(Tunnel::VxlanV4))),
+                Op::TunnelDevice(Tunnel::VxlanV4, None),
+            ] {
+                let failed = calc.apply([op]).await;
+                assert!(
+                    matches!(failed.as_slice(), [(0, OpError::Denied(_))]),
+                    "{failed:?}"
+                );
+            }
+            assert_eq!(read_tunnels(&mut calc).await, []);
+            assert_eq!(link("vxlan.calico").index, index);
+        },
+    );
+}
+
+#[test]
+fn neighbours_and_forwarding_entries_read_back_as_they_were_set() {
+    test(
+        "l2::neighbours_and_forwarding_entries_read_back_as_they_were_set",
+        || async {
+            let (_helper, mut calc) = world().await;
+            calc.must_apply(
+                [Tunnel::VxlanV4, Tunnel::VxlanV6]
+                    .map(|tunnel| Op::TunnelDevice(tunnel, Some(device(tunnel)))),
+            )
+            .await;
+            calc.hello().await;
+            let mac = |last| Mac([0x66, 0, 0, 0, 0, last]);
+            let neighbour = |name: &str, text: &str| NeighbourKey {
+                link: link(name),
+                address: address(text),
+            };
+            let neighbours = [
+                neighbour("cali1", "10.1.0.9"),
+                neighbour("cali1", "fd00:1::9"),
+                neighbour("vxlan.calico", "10.1.1.0"),
+                neighbour("vxlan-v6.calico", "fd00:1:1::"),
+            ];
+            let fdb = [
+                ("vxlan.calico", "192.0.2.9"),
+                ("vxlan-v6.calico", "2001:db8::9"),
+            ]
+            .map(|(name, to)| {
+                let key = FdbKey {
+                    link: link(name),
+                    mac: mac(9),
+                };
+                (key, address(to))
+            });
+            // What the kernel learns, and what is elsewhere.
+            shell(
+                "ip neigh add 10.1.0.10 lladdr 02:00:00:00:00:10 nud reachable dev cali1
+             ip neigh add 192.0.2.10 lladdr 02:00:00:00:00:10 nud permanent dev eth0
+             bridge fdb add 02:00:00:00:00:11 dev vxlan.calico dst 192.0.2.11 dynamic",
+            );
+            for last in [1, 2] {
+                let ops = neighbours
+                    .iter()
+                    .map(|key| Op::Neighbour(key.clone(), Some(mac(last))));
+                let ops = ops.chain(fdb.iter().map(|(key, to)| Op::Fdb(key.clone(), Some(*to))));
+                calc.must_apply(ops.collect::<Vec<_>>()).await;
+                let mut found = calc.read().await;
+                found.retain(|item| matches!(item, Observed::Neighbour(..) | Observed::Fdb(..)));
+                let wanted = neighbours
+                    .iter()
+                    .map(|key| Observed::Neighbour(key.clone(), mac(last)));
+                let wanted = wanted.chain(
+                    fdb.iter()
+                        .map(|(key, to)| Observed::Fdb(key.clone(), Some(*to))),
+                );
+                assert_eq!(sorted(found), sorted(wanted.collect()));
+            }
+            // Somewhere else.
+            let (key, _) = &fdb[0];
+            calc.must_apply([Op::Fdb(key.clone(), Some(address("192.0.2.8")))])
+                .await;
+            let moved = Observed::Fdb(key.clone(), Some(address("192.0.2.8")));
+            assert!(calc.read().await.contains(&moved));
+            // Cleared, and again.
+            for _ in 0..2 {
+                let ops = neighbours
+                    .iter()
+                    .map(|key| Op::Neighbour(key.clone(), None));
+                let ops = ops.chain(fdb.iter().map(|(key, _)| Op::Fdb(key.clone(), None)));
+                calc.must_apply(ops.collect::<Vec<_>>()).await;
+            }
+            let left = calc.read().await;
+            assert!(
+                !left
+                    .iter()
+                    .any(|item| matches!(item, Observed::Neighbour(..) | Observed::Fdb(..))),
+                "{left:?}"
+            );
+            assert!(shell("ip neigh show dev eth0").contains("192.0.2.10"));
+        },
+    );
+}
+
+#[test]
+fn link_settings_read_back_and_touch_nothing_of_the_hosts() {
+    test(
+        "l2::link_settings_read_back_and_touch_nothing_of_the_hosts",
+        || async {
+            let (_helper, mut calc) = world().await;
+            calc.must_apply([Op::TunnelDevice(
+                Tunnel::VxlanV4,
+                Some(device(Tunnel::VxlanV4)),
+            )])
+            .await;
+            let all = "grep -rH . /proc/sys/net/ipv4/conf/all /proc/sys/net/ipv4/conf/default \
+                   /proc/sys/net/ipv6/conf/all /proc/sys/net/ipv6/conf/default \
+                   /proc/sys/net/ipv4/conf/other0 /proc/sys/net/ipv4/ip_forward 2>/dev/null || true";
+            shell(
+                "for dev in eth0 vxlan.calico; do echo 1 > /proc/sys/net/ipv4/conf/$dev/rp_filter; done",
+            );
+            let before = shell(all);
+            let settings = [
+                ("cali1", LinkProfile::Workload),
+                ("vxlan.calico", LinkProfile::Tunnel),
+                ("eth0", LinkProfile::Uplink),
+            ];
+            for (name, profile) in settings {
+                let found = Observed::LinkSettings(link(name), profile);
+                assert!(!calc.read().await.contains(&found), "{found:?}");
+                calc.must_apply([Op::LinkSettings(link(name), Some(profile))])
+                    .await;
+                assert!(calc.read().await.contains(&found), "{found:?}");
+            }
+            assert_eq!(shell(all), before);
+            for (path, value) in [
+                ("ipv4/conf/cali1/proxy_arp", "1"),
+                ("ipv4/conf/cali1/rp_filter", "1"),
+                ("ipv4/neigh/cali1/proxy_delay", "0"),
+                ("ipv6/conf/cali1/proxy_ndp", "1"),
+                ("ipv4/conf/vxlan.calico/rp_filter", "2"),
+                ("ipv4/conf/eth0/rp_filter", "1"),
+                ("ipv6/conf/eth0/accept_ra", "2"),
+            ] {
+                assert_eq!(
+                    shell(&format!("cat /proc/sys/net/{path}")).trim(),
+                    value,
+                    "{path}"
+                );
+            }
+            shell("echo 0 > /proc/sys/net/ipv4/conf/cali1/proxy_arp");
+            let found = Observed::LinkSettings(link("cali1"), LinkProfile::Workload);
+            assert!(!calc.read().await.contains(&found));
+
+            // A name that has come to mean another interface.
+            let stale = link("cali1");
+            shell("ip link del cali1; ip link add cali1 type veth peer name pod1");
+            let failed = calc
+                .apply([Op::LinkSettings(stale.clone(), Some(LinkProfile::Workload))])
+                .await;
+            assert_eq!(failed, [(0, OpError::StaleLink(stale))]);
+        },
+    );
+}
