@@ -114,3 +114,29 @@ impl Calculator {
         self.index.links.local_addresses()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Pool;
+
+    #[test]
+    fn routes_are_told_or_follow_from_resources_but_not_both() {
+        let [told, pool]: [IpNet; 2] =
+            ["10.1.0.0/16", "10.2.0.0/16"].map(|net| net.parse().unwrap());
+        for (mut calculator, route) in [
+            (Calculator::told_routes("node-a".to_owned()), told),
+            (Calculator::new("node-a".to_owned()), pool),
+        ] {
+            calculator.handle(Event::Pool(pool, Some(Pool::default())));
+            calculator.tell(told, Some(Route::default()));
+            calculator.resolve();
+            let routes: Vec<_> = calculator.routes().map(|(cidr, _)| *cidr).collect();
+            assert_eq!(routes, [route]);
+            calculator.tell(told, None);
+            calculator.resolve();
+            let left = calculator.routes().count();
+            assert_eq!(left, usize::from(route == pool));
+        }
+    }
+}
