@@ -15,5 +15,6 @@ pub mod isolate;
 pub mod netns;
 pub mod ping;
 pub mod systemd;
+pub mod vectors;
 pub mod wait;
 pub mod world;
