@@ -5,13 +5,14 @@
 
 use std::net::IpAddr;
 
-use ipc_proto::Op;
+use ipc_proto::{Op, Tunnel};
 use ipnet::IpNet;
 
 use crate::{
     event::Event,
     index::Index,
     kind::{self, Kind, World},
+    obstacles,
     resolver::Resolver,
     route::Route,
 };
@@ -100,6 +101,31 @@ impl Calculator {
     /// The graph's routes as of the last [`resolve`](Self::resolve), in order.
     pub fn routes(&self) -> impl Iterator<Item = (&IpNet, &Route)> {
         self.resolver.routes()
+    }
+
+    /// Returns whether the datastore has this node. Without it, nothing that would be computed means
+    /// anything: its own workloads would look like another node's.
+    #[must_use]
+    pub fn knows_own_node(&self) -> bool {
+        self.index.own_node().is_some()
+    }
+
+    /// Returns the tunnel devices that are wanted, be it that not all of what they are made of is
+    /// known: such a one is to stay as it is.
+    pub fn tunnels(&self) -> impl Iterator<Item = Tunnel> {
+        kind::tunnels(&self.index)
+    }
+
+    /// Returns whether a tunnel device is wanted but not what it is made of.
+    #[must_use]
+    pub fn lacks_uplink(&self) -> bool {
+        kind::tunnel_unknown(&self.index)
+    }
+
+    /// Returns what keeps something from being wanted that should be, in words for the operator.
+    #[must_use]
+    pub fn obstacles(&self) -> Vec<String> {
+        obstacles::of(&self.index)
     }
 
     /// Returns whether a tunnel device is wanted that has not been seen up with its address: more

@@ -17,7 +17,9 @@ use std::fmt::Debug;
 use ipc_proto::Op;
 use ipnet::IpNet;
 
-pub(crate) use self::tunnel_devices::awaited as tunnel_awaited;
+pub(crate) use self::tunnel_devices::{
+    awaited as tunnel_awaited, tunnels, unknown as tunnel_unknown,
+};
 use self::{
     bpf_routes::BpfRoutes, fdb::Fdb, kernel_routes::KernelRoutes, link_settings::LinkSettings,
     neighbours::Neighbours, tunnel_devices::TunnelDevices,
