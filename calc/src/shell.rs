@@ -9,14 +9,7 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    convert::Infallible,
-    future::pending,
-    hash::{BuildHasher, Hasher, RandomState},
-    io,
-    os::unix::net::UnixListener,
-    pin::pin,
-};
+use std::{convert::Infallible, future::pending, io, os::unix::net::UnixListener, pin::pin};
 
 use ipc_proto::{
     Incarnation,
@@ -99,7 +92,7 @@ async fn serve(config: Config, listener: UnixListener) -> Result<(), ShellError>
 
     let mut tasks = JoinSet::new();
     let object = Face {
-        incarnation: incarnation(),
+        incarnation: Incarnation::fresh(),
         version: env!("CARGO_PKG_VERSION"),
         node: config.node_name.clone(),
         status,
@@ -186,10 +179,4 @@ async fn tick(alive: &mut Option<tokio::time::Interval>) {
         }
         None => pending().await,
     }
-}
-
-/// Draws a number for this life of the process.
-fn incarnation() -> Incarnation {
-    // The standard library's only source of randomness.
-    Incarnation(RandomState::new().build_hasher().finish())
 }

@@ -70,16 +70,20 @@ pub async fn accept(
     listener: &UnixListener,
     allowed: impl Fn(u32) -> bool,
 ) -> io::Result<UnixStream> {
+    let mut turned_away = None;
     loop {
         let (stream, _) = listener.accept().await?;
         let uid = stream.peer_cred()?.uid();
         if allowed(uid) {
             return Ok(stream);
         }
-        tracing::warn!(
-            uid,
-            "turned away a client: its user may not use this socket"
-        );
+        // One that keeps trying is news once.
+        if turned_away.replace(uid) != Some(uid) {
+            tracing::warn!(
+                uid,
+                "turned away a client: its user may not use this socket"
+            );
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! The requests, the answers and the feed.
 
-use std::net::IpAddr;
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -17,12 +20,34 @@ pub const VERSION: u16 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
+impl Incarnation {
+    /// Returns a new one.
+    #[must_use]
+    pub fn fresh() -> Self {
+        Self(random())
+    }
+}
+
+/// Returns a number that no one can guess: the standard library seeds its hashers from the
+/// kernel's random numbers, which spares a dependency for 8 bytes.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
 /// The right to write, granted by [`Hello`] and lost at the next one.
 ///
 /// It is random: a restarted helper knows no lease, and a second `calc` takes it from the first.
 /// Both show up as refusals of the whole batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lease(pub u64);
+
+impl Lease {
+    /// Returns a new one.
+    #[must_use]
+    pub fn fresh() -> Self {
+        Self(random())
+    }
+}
 
 /// The first request: asks for a lease and a fresh reading of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,7 +21,7 @@ use crate::{
     netlink::Netlink,
     sandbox::PinDir,
     service::{self, Worker},
-    session::{Session, random},
+    session::Session,
     watch::{Watch, WatchError},
 };
 
@@ -99,7 +99,7 @@ async fn serve(
 ) -> Result<(), RunError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(io("SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("SIGINT"))?;
-    let incarnation = Incarnation(random());
+    let incarnation = Incarnation::fresh();
     let (lease, leased) = watch::channel(false);
     let policy = Arc::new(config.policy);
     let (watch, watched) = Watch::start(Arc::clone(&policy)).await?;

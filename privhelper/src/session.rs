@@ -3,8 +3,6 @@
 //! Runs on the dataplane's thread, one request after the other. At most one lease is valid and one
 //! snapshot is kept. Malformed or unauthorised requests end here, without a trace in the kernel.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use ipc_proto::{
     Ack, Batch, Hello, Incarnation, Lease, PageRequest, SnapshotId, VERSION, Welcome,
     codec::{self, DecodeError, EncodeError},
@@ -100,7 +98,7 @@ impl Session {
         })?;
         full?;
         pages.finish()?;
-        let lease = Lease(random());
+        let lease = Lease::fresh();
         let snapshot = SnapshotId(self.next_snapshot);
         self.next_snapshot += 1;
         let welcome = codec::encode(&Welcome {
@@ -165,11 +163,4 @@ impl Session {
         self.snapshot = None;
         self.leased.send_replace(false);
     }
-}
-
-/// Returns a number that no one can guess: the standard library seeds its hashers from the
-/// kernel's random numbers.
-#[must_use]
-pub fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }

@@ -2,9 +2,11 @@
 
 use std::{
     fmt, fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
+use nix::unistd::geteuid;
 use serde::Deserialize;
 
 /// Where the file is if nobody says otherwise.
@@ -20,6 +22,12 @@ pub enum ConfigError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// Someone other than root could have written it.
+    #[error("{0} must be owned by root and writable by root alone: chown root {0}; chmod go-w {0}", path.display())]
+    Writable {
+        /// The file.
+        path: PathBuf,
     },
     /// It is not what it should be.
     #[error("{}: {source}", path.display())]
@@ -150,9 +158,31 @@ impl Config {
 }
 
 /// Returns what is in the file, or `None` if it does not exist.
+/// Refuses a file that somebody else could have written when we are root: it names programs that
+/// start as root.
+fn check_writers(path: &Path) -> Result<(), ConfigError> {
+    /// Group's and others' permission to write.
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    let failed = |source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let file = fs::metadata(path).map_err(failed)?;
+    let others = file.uid() != 0 || file.mode() & WRITABLE_BY_OTHERS != 0;
+    if geteuid().is_root() && others {
+        return Err(ConfigError::Writable {
+            path: path.to_owned(),
+        });
+    }
+    Ok(())
+}
+
 fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, ConfigError> {
     let text = match fs::read_to_string(path) {
-        Ok(text) => text,
+        Ok(text) => {
+            check_writers(path)?;
+            text
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => {
             return Err(ConfigError::Read {

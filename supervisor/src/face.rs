@@ -4,15 +4,12 @@
     reason = "zbus's macro looks properties up in a map"
 )]
 
-use std::{
-    fmt,
-    future::pending,
-    hash::{BuildHasher, Hasher, RandomState},
-    os::unix::net::UnixListener,
-    time::Duration,
-};
+use std::{fmt, future::pending, os::unix::net::UnixListener, time::Duration};
 
-use ipc_proto::bus::{self, Presence};
+use ipc_proto::{
+    Incarnation,
+    bus::{self, Presence},
+};
 use tokio::{sync::watch, time::sleep};
 
 /// How long to wait after accept(2) failed, usually for want of descriptors.
@@ -53,17 +50,15 @@ impl fmt::Display for View {
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct Face {
-    incarnation: u64,
+    incarnation: Incarnation,
     view: watch::Receiver<View>,
     presence: Presence,
 }
 
 impl Face {
     pub(crate) fn new(view: watch::Receiver<View>) -> Self {
-        // The one source of randomness that std has.
-        let incarnation = RandomState::new().build_hasher().finish();
         Self {
-            incarnation,
+            incarnation: Incarnation::fresh(),
             view,
             presence: Presence::default(),
         }
@@ -110,7 +105,7 @@ impl Face {
     /// Which life of the process this is.
     #[zbus(property(emits_changed_signal = "const"))]
     fn incarnation(&self) -> u64 {
-        self.incarnation
+        self.incarnation.0
     }
 
     /// down, starting, up or stopping.
