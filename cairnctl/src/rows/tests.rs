@@ -57,7 +57,7 @@ fn bpf_rows() -> Vec<Row> {
             Some(Observed::BpfRoute(to[1], local())),
             Some(1),
         ),
-        row(Some(Op::BpfRoute(to[2], remote())), None, Some(28)),
+        row(Some(Op::BpfRoute(to[2], remote())), None, Some(12)),
         row(
             Some(Op::BpfRoute(to[3], None)),
             Some(Observed::BpfRoute(to[3], remote())),
@@ -132,7 +132,7 @@ fn bpf_routes_show_what_is_and_mark_what_differs() {
 PREFIX       FLAGS                   TARGET     STATE
 10.0.0.0/26  in-pool                 -          ok
 10.0.0.5/32  in-pool,workload,local  cali1#7    ok
-10.0.1.0/26  in-pool,workload        192.0.2.2  failing: to be added: BPF_MAP_UPDATE_ELEM: errno 28
+10.0.1.0/26  in-pool,workload        192.0.2.2  failing: to be added: BPF_MAP_UPDATE_ELEM: Cannot allocate memory (os error 12)
 10.0.2.0/26  in-pool,workload        192.0.2.2  pending: to be removed
 10.0.3.0/26  -                       -          pending: to be removed
 fd00::5/128  in-pool,workload,local  cali1#6    pending: to become in-pool,workload,local cali1#7
@@ -243,7 +243,7 @@ fn a_program_gets_flat_objects() {
         json!({
             "type": "bpf-route", "prefix": "10.0.1.0/26", "flags": ["in-pool", "workload"],
             "target": "192.0.2.2", "present": false, "state": "failing",
-            "why": "to be added: BPF_MAP_UPDATE_ELEM: errno 28",
+            "why": "to be added: BPF_MAP_UPDATE_ELEM: Cannot allocate memory (os error 12)",
         })
     );
     let routes = json(&[(Kind::KernelRoutes, kernel_rows())]);
