@@ -13,5 +13,6 @@ pub mod helper;
 pub mod isolate;
 pub mod netns;
 pub mod ping;
+pub mod sim;
 pub mod wait;
 pub mod world;
