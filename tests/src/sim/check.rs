@@ -18,6 +18,8 @@ use super::{
 
 /// Longer than anything waits, several times over.
 const PATIENCE: Duration = Duration::from_secs(200);
+/// As long as the longest wait after a failure, and the longest after that.
+const LAST_TRIES: Duration = Duration::from_secs(65);
 /// More rounds than anything takes without time passing.
 const MAX_ROUNDS: u32 = 2000;
 
@@ -33,7 +35,8 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
 }
 
 fn come_to_rest(world: &mut World) -> Result<(), Broken> {
-    let end = world.now + PATIENCE;
+    let mut end = world.now + PATIENCE;
+    let mut working = None;
     loop {
         world.take(Step::Flow(1))?;
         let mut rounds = 0;
@@ -44,11 +47,14 @@ fn come_to_rest(world: &mut World) -> Result<(), Broken> {
                 return broken("the world comes to rest", world.messages.len());
             }
         }
-        let waits = world.node.as_ref().is_none_or(|node| {
-            !node.body.connected || node.hung || node.body.due().is_some()
-        });
-        let hung = world.helper.as_ref().is_none_or(|helper| helper.hung);
-        if !waits && !hung && world.supervisor.has_both_up() || world.now >= end {
+        if world.works() {
+            let since = *working.get_or_insert(world.now);
+            end = end.min(since + LAST_TRIES);
+        } else {
+            working = None;
+        }
+        let idle = world.node.as_ref().is_some_and(|node| node.body.due().is_none());
+        if working.is_some() && idle || world.now >= end {
             return Ok(());
         }
         let due = world.due().unwrap_or(end);
@@ -151,7 +157,9 @@ fn ideal(world: &World, wanted: &BTreeMap<Key, Op>) -> Result<(Kernel, usize), B
         let right = map.iter().filter(|(_, op)| world.kernel.is_so(op, policy));
         let right: Vec<IpNet> = right.map(|(prefix, _)| *prefix).collect();
         if fixed + right.len() != max {
-            return broken("a map without room for all is full", (right.len(), max));
+            let there: Vec<_> = world.kernel.bpf.keys().collect();
+            let asked: Vec<_> = map.iter().map(|(prefix, _)| prefix).collect();
+            return broken("a map without room for all is full", (right.len(), there, asked));
         }
         let entry = |prefix| Some((prefix, world.kernel.bpf.get(&prefix)?.clone()));
         ideal.bpf.extend(right.into_iter().filter_map(entry));

@@ -32,6 +32,15 @@ impl Datastore {
         self.garbled.clear();
     }
 
+    /// Returns whether anything differs from what is known.
+    pub(super) fn has_news(&self, known: &BTreeMap<Doc, u16>) -> bool {
+        if self.garbled.is_empty() {
+            self.documents != *known
+        } else {
+            self.news(known, 0).next().is_some()
+        }
+    }
+
     /// What differs from what is known, from one document on and around. What cannot be read says
     /// nothing.
     pub(super) fn news(

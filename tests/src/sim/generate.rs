@@ -69,7 +69,7 @@ impl Generator {
             63..76 => vec![self.cable(world)],
             76..84 => vec![self.drift()],
             84..90 => vec![self.fault()],
-            _ => vec![self.trouble(world)],
+            _ => self.trouble(world),
         }
     }
 
@@ -212,22 +212,30 @@ impl Generator {
         }
     }
 
-    fn trouble(&mut self, world: &World) -> Step {
+    fn trouble(&mut self, world: &World) -> Vec<Step> {
         let random = &mut self.random;
-        match random.below(20) {
+        let answer = [Step::Think, Step::Serve, Step::Serve];
+        let step = match random.below(20) {
             0..3 => Step::Crash(Child::Calc),
             3..6 => Step::Crash(Child::Helper),
             6 if random.percent(40) => Step::CrashSupervisor,
             7 if random.percent(40) => Step::Hang(Child::Calc),
             8 if random.percent(40) => Step::Hang(Child::Helper),
             9..11 => Step::Cut,
-            11..13 if !world.messages.is_empty() => Step::LoseReply,
-            13..15 if !world.messages.is_empty() => Step::LoseFeed,
+            11..13 => {
+                let how = random.pick(&[Step::LoseReply, Step::Cut]);
+                return answer.into_iter().chain(how).collect();
+            }
+            13..15 => {
+                let news = [self.cable(world), Step::Watch, Step::LoseFeed];
+                return news.into_iter().chain([self.cable(world), Step::Watch]).collect();
+            }
             15 => Step::LateAck,
             16 => Step::Late,
             17..19 => Step::Resync,
             _ => Step::Flow(1),
-        }
+        };
+        vec![step]
     }
 }
 

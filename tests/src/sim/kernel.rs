@@ -140,6 +140,8 @@ pub(super) struct Kernel {
     /// The size of each BPF route map.
     pub(super) bpf_max_entries: usize,
     pub(super) disturbed: Disturbed,
+    /// What somebody has changed and nobody has put right.
+    pub(super) drifted: BTreeSet<Key>,
     /// Interfaces of which something went away with their state.
     pub(super) losses: BTreeSet<u32>,
     next_index: u32,
@@ -157,6 +159,7 @@ impl Kernel {
             bpf: BTreeMap::new(),
             bpf_max_entries,
             disturbed: Disturbed::default(),
+            drifted: BTreeSet::new(),
             losses: BTreeSet::new(),
             next_index: 1,
         };

@@ -83,7 +83,9 @@ impl Node {
 
     /// Returns whether the datastore has something that this process does not know.
     pub(super) fn is_behind(&self, datastore: &Datastore) -> bool {
-        !self.read || datastore.news(&self.known, 0).next().is_some()
+        !self.read
+            || self.complete != datastore.is_complete(&self.known)
+            || datastore.has_news(&self.known)
     }
 
     /// Reads the datastore.

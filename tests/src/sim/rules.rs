@@ -94,14 +94,14 @@ impl Watchman {
     pub(super) fn before(
         &mut self,
         op: &Op,
-        kernel: &Kernel,
+        kernel: &mut Kernel,
         policy: &Policy,
         tally: &mut Tally,
     ) -> Result<(), Broken> {
         self.others = others(op, kernel, policy);
         tally.add(kind(op));
         if !kernel.is_so(op, policy) {
-            if Key::of(op).is_some_and(|key| kernel.disturbed.keys.contains(&key)) {
+            if Key::of(op).is_some_and(|key| kernel.drifted.remove(&key)) {
                 tally.add("drift repaired");
             }
             return Ok(());

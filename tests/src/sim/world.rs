@@ -201,6 +201,13 @@ impl World {
             || self.node.as_ref().is_some_and(behind)
     }
 
+    /// Returns whether everybody is there and in contact.
+    pub(super) fn works(&self) -> bool {
+        Child::ALL.into_iter().all(|child| self.is_live(child))
+            && self.is_served()
+            && self.supervisor.has_both_up()
+    }
+
     /// Time passes, and who waits for it goes on when it is time.
     pub(super) fn wait(&mut self, time: Duration) -> Result<(), Broken> {
         let end = self.now + time;

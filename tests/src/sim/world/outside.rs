@@ -177,7 +177,8 @@ impl World {
             if matches!(key, Key::Bpf(_)) {
                 self.watchman.fault();
             }
-            self.kernel.disturbed.keys.insert(key);
+            self.kernel.disturbed.keys.insert(key.clone());
+            self.kernel.drifted.insert(key);
             self.drifted = true;
             self.tally.add("drift");
         }
