@@ -133,7 +133,12 @@ fn ideal(world: &World, wanted: &BTreeMap<Key, Op>) -> Result<(Kernel, usize), B
             (Key::Bpf(prefix), Ok(_)) => bpf.push((*prefix, op)),
             (Key::Tunnel(_), Ok(_)) if world.kernel.is_so(op, policy) => {}
             (Key::Tunnel(_), Ok(_)) => return broken("the tunnel device is as it should be", op),
-            (_, Ok(_)) => unmet += usize::from(ideal.write(op, policy).is_err()),
+            (_, Ok(_)) => {
+                if ideal.write(op, policy).is_err() {
+                    unmet += 1;
+                    keep(&mut ideal, &world.kernel, key);
+                }
+            }
         }
     }
     for tunnel in [Tunnel::VxlanV4, Tunnel::VxlanV6] {

@@ -231,6 +231,7 @@ impl Generator {
                 return news.into_iter().chain([self.cable(world), Step::Watch]).collect();
             }
             15 => Step::LateAck,
+            19 => Step::Stall,
             16 => Step::Late,
             17..19 => Step::Resync,
             _ => Step::Flow(1),

@@ -192,6 +192,10 @@ impl Helper {
         } else {
             observed.extend(ground.kernel.observe(ground.policy, &links));
         }
+        if ground.bug == Some(Bug::OthersRoutes) {
+            let keys = ground.kernel.routes.keys().cloned();
+            observed.extend(keys.map(|key| Observed::KernelRoute(key, None)));
+        }
         self.leases += 1;
         let lease = Lease(self.incarnation << 32 | self.leases);
         self.lease = Some(lease);
@@ -320,6 +324,9 @@ fn write(
         && ground.kernel.bpf.remove(prefix).is_some()
     {
         ground.watchman.uncovered(prefix, ground.kernel)?;
+    }
+    if let (Some(Bug::OthersRoutes), Op::KernelRoute(key, None)) = (ground.bug, op) {
+        ground.kernel.routes.remove(key);
     }
     let outcome = ground.kernel.write(op, ground.policy);
     if outcome.is_err() {

@@ -240,6 +240,12 @@ impl Node {
         if !self.read {
             return broken("I1: nothing is written before the datastore is in sync", batch);
         }
+        // Where a BPF map is full, its clears come early.
+        let places = || batch.steps.iter().map(|step| place(&step.op));
+        let breaks_early = places().any(|place| place == 11 - 4);
+        if !breaks_early && !places().is_sorted() {
+            return broken("what leads to something is made after it", batch);
+        }
         let mut clears = batch.steps.iter().filter(|step| !is_set(&step.op));
         let sweep = clears.find(|step| {
             let key = Key::of(&step.op);
@@ -283,6 +289,26 @@ impl Node {
             .filter_map(|op| Some((Key::of(&op)?, op)))
             .collect()
     }
+}
+
+/// Returns when in a batch an op has its place: what others need is set first and cleared last.
+fn place(op: &Op) -> u8 {
+    let place = match op {
+        Op::LinkSettings(..) => 0,
+        Op::TunnelDevice(..) => 1,
+        Op::Neighbour(..) => 2,
+        Op::Fdb(..) => 3,
+        Op::BpfRoute(..) => 4,
+        Op::KernelRoute(..)
+        | Op::Rule(..)
+        | Op::Attachment(..)
+        | Op::Endpoint(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::Masquerade(_)
+        | Op::FlowFlush(_) => 5,
+    };
+    if is_set(op) { place } else { 11 - place }
 }
 
 /// Returns whether an op sets something.

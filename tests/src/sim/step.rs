@@ -14,6 +14,8 @@ pub enum Step {
     Garble(Doc),
     /// `calc` reads the datastore, from this document on.
     Deliver(u8),
+    /// Reading the datastore takes until it is delivered.
+    Stall,
     /// `calc` takes in the next message of the helper.
     Hear,
     /// `calc` computes, and sends what it has to.
@@ -50,7 +52,7 @@ pub enum Step {
     Cut,
     /// An answer never arrives.
     LoseReply,
-    /// Interface changes never arrive.
+    /// There are too many interface changes to tell of.
     LoseFeed,
     /// A batch that was sent before arrives once more.
     Late,

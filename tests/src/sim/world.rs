@@ -64,6 +64,8 @@ pub(super) struct World {
     pub(super) supervisor: Supervisor,
     /// What the helper has said and `calc` has not heard.
     pub(super) messages: VecDeque<Message>,
+    /// Reading the datastore takes its time.
+    stalled: bool,
     /// Which life of the helper `calc` is, or was last, connected to.
     peer: Option<u64>,
     faults: Faults,
@@ -92,6 +94,7 @@ impl World {
             node: None,
             supervisor: Supervisor::new(now),
             messages: VecDeque::new(),
+            stalled: false,
             peer: None,
             faults: Faults::default(),
             watchman: Watchman::new(),
@@ -113,7 +116,11 @@ impl World {
                     self.tally.add("documents garbled");
                 }
             }
-            Step::Deliver(from) => self.deliver(from),
+            Step::Deliver(from) => {
+                self.stalled = false;
+                self.deliver(from);
+            }
+            Step::Stall => self.stalled = true,
             Step::Hear => self.hear(),
             Step::Think => self.think()?,
             Step::Connect => self.connect(),
@@ -155,10 +162,8 @@ impl World {
                     self.disconnect();
                 }
             }
-            Step::LoseReply => self.lose("replies lost", |message| {
-                matches!(message, Message::Ack(_) | Message::Welcome(..))
-            }),
-            Step::LoseFeed => self.lose("feeds lost", |message| matches!(message, Message::Feed(_))),
+            Step::LoseReply => self.lose_reply(),
+            Step::LoseFeed => self.lose_feed(),
             Step::Late => self.late(),
             Step::LateAck => self.late_ack(),
             Step::Resync => {
@@ -191,7 +196,7 @@ impl World {
     pub(super) fn is_busy(&self) -> bool {
         let behind = |node: &Process<Node>| {
             !node.hung
-                && (node.body.is_behind(&self.datastore)
+                && (!self.stalled && node.body.is_behind(&self.datastore)
                     || node.body.stirred
                     || !node.body.connected && self.live_helper_ref().is_some())
         };
@@ -257,6 +262,7 @@ impl World {
     pub(super) fn heal(&mut self) {
         self.faults = Faults::default();
         self.datastore.mend();
+        self.stalled = false;
     }
 
     fn is_live(&self, child: Child) -> bool {

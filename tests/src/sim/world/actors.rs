@@ -13,7 +13,8 @@ use crate::sim::{
 
 impl World {
     pub(super) fn deliver(&mut self, from: u8) {
-        if let Some(node) = self.node.as_mut().filter(|node| !node.hung)
+        if !self.stalled
+            && let Some(node) = self.node.as_mut().filter(|node| !node.hung)
             && node.body.is_behind(&self.datastore)
         {
             node.body.deliver(self.now, &self.datastore, from);

@@ -34,10 +34,24 @@ impl World {
         }
     }
 
-    pub(super) fn lose(&mut self, what: &'static str, is_lost: impl Fn(&Message) -> bool) {
-        if let Some(at) = self.messages.iter().position(is_lost) {
+    pub(super) fn lose_reply(&mut self) {
+        let is_reply = |message: &Message| matches!(message, Message::Ack(_) | Message::Welcome(..));
+        if let Some(at) = self.messages.iter().position(is_reply) {
             self.messages.remove(at);
-            self.tally.add(what);
+            self.tally.add("replies lost");
+        }
+    }
+
+    /// As the helper does it where too much is untold.
+    pub(super) fn lose_feed(&mut self) {
+        let feed = self.messages.iter_mut().find_map(|message| match message {
+            Message::Feed(feed) => Some(feed),
+            Message::Welcome(..) | Message::Ack(_) | Message::Refused | Message::Closed => None,
+        });
+        if let Some(feed) = feed {
+            feed.seq += 1;
+            feed.events.clear();
+            self.tally.add("feeds lost");
         }
     }
 
