@@ -35,7 +35,7 @@ use tokio::{
 };
 use zbus::{Connection, MatchRule, MessageStream, message, proxy::CacheProperties};
 
-use self::feed::{FeedOrder, Gap};
+pub use self::feed::{FeedOrder, Gap};
 
 /// The wait after a connection that ended early; it doubles from there.
 const RETRY_MIN: Duration = Duration::from_millis(50);

@@ -22,6 +22,7 @@ mod table;
 pub use self::{
     calculator::Calculator,
     config::{Config, ConfigError},
+    dataplane::{FeedOrder, Gap},
     reconciler::{Counts, Input, Notice, Output, Reconciler, Unplaced},
     shell::ShellError,
     start::{StartError, start},

@@ -14,6 +14,7 @@ pub mod helper;
 pub mod isolate;
 pub mod netns;
 pub mod ping;
+pub mod sim;
 pub mod systemd;
 pub mod vectors;
 pub mod wait;

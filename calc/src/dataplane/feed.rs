@@ -7,14 +7,14 @@ use ipc_proto::{Feed, LinkEvent};
 /// Some interface changes never arrived.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("interface changes were lost: expected number {expected} and got {got}")]
-pub(crate) struct Gap {
+pub struct Gap {
     expected: u64,
     got: u64,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) enum FeedOrder {
+pub enum FeedOrder {
     /// A reading is under way. Whether it includes these will be known when it is there.
     Held(Vec<Feed>),
     /// This is the number of the last one that is known.
@@ -29,14 +29,18 @@ impl Default for FeedOrder {
 
 impl FeedOrder {
     /// Takes in that a reading was asked for.
-    pub(super) fn hold(&mut self) {
+    pub fn hold(&mut self) {
         if let Self::Following(_) = self {
             *self = Self::default();
         }
     }
 
     /// Takes in changes, and returns them if they may be handed on.
-    pub(super) fn push(&mut self, feed: Feed) -> Result<Option<Vec<LinkEvent>>, Gap> {
+    ///
+    /// # Errors
+    ///
+    /// If some before them were lost.
+    pub fn push(&mut self, feed: Feed) -> Result<Option<Vec<LinkEvent>>, Gap> {
         match self {
             Self::Held(held) => {
                 held.push(feed);
@@ -47,7 +51,11 @@ impl FeedOrder {
     }
 
     /// Takes in a reading that includes all up to `seq`, and returns what came after.
-    pub(super) fn follow(&mut self, seq: u64) -> Result<Vec<LinkEvent>, Gap> {
+    ///
+    /// # Errors
+    ///
+    /// If some of those were lost.
+    pub fn follow(&mut self, seq: u64) -> Result<Vec<LinkEvent>, Gap> {
         let mut last = seq;
         let mut events = Vec::new();
         if let Self::Held(held) = mem::replace(self, Self::Following(seq)) {

@@ -106,8 +106,10 @@ impl Tables {
                 .doubt(&Actual::Wrong, |key, _| key.link == *link);
         }
         if let Some(tunnel) = tunnel {
-            let actual = if *gone { Actual::Absent } else { Actual::Wrong };
-            self.tunnel_devices.doubt(&actual, |key, _| key == tunnel);
+            // The interface that is gone may be the device of before, in place of which there is
+            // another.
+            self.tunnel_devices
+                .doubt(&Actual::Wrong, |key, _| key == tunnel);
         }
         self.kernel_routes.doubt(&Actual::Wrong, |_, route| {
             route.is_some_and(|route| {

@@ -131,3 +131,26 @@ fn a_device_that_somebody_removed_is_made_at_once() {
     bench.handle(Input::Link(LinkEvent::Gone(link(7))));
     assert_eq!(bench.ops(), [set]);
 }
+
+#[test]
+fn a_device_that_was_made_anew_is_cleared_when_it_is_not_wanted() {
+    let tunnel = LinkState {
+        role: LinkRole::Tunnel(Tunnel::VxlanV4),
+        ..state(7, true)
+    };
+    let mut bench = Bench::new(vec![
+        Observed::Link(tunnel),
+        Observed::TunnelDevice(Tunnel::VxlanV4, Some(device())),
+    ]);
+    let other = TunnelDevice {
+        port: 4790,
+        ..device()
+    };
+    bench.want(&Op::TunnelDevice(Tunnel::VxlanV4, Some(other)));
+    assert_eq!(bench.ops().len(), 1);
+    bench.ack(Vec::new());
+    // This is the end of the former one.
+    bench.handle(Input::Link(LinkEvent::Gone(link(7))));
+    bench.want(&Op::TunnelDevice(Tunnel::VxlanV4, None));
+    assert_eq!(bench.ops(), [Op::TunnelDevice(Tunnel::VxlanV4, None)]);
+}

@@ -1,0 +1,54 @@
+//! Bugs that are seeded on purpose: the test of the test.
+
+/// One thing that some part of the system does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// An acknowledgement of an older batch is taken for that of the newer one.
+    AckOfOlder,
+    /// Interface changes are lost, and the numbers of the others do not show it.
+    FeedLost,
+    /// The helper carries out batches of leases that have ended.
+    OldLease,
+    /// What the datastore does not ask for is swept although it is incomplete.
+    SweepIncomplete,
+    /// What failed is never due again.
+    HoldForever,
+    /// The helper reports the neighbours that it has set, not those that there are.
+    NeighboursByMemory,
+    /// The datastore counts as in sync before it was read.
+    EarlyWrite,
+    /// A BPF entry is deleted and inserted instead of updated.
+    BreakBeforeMake,
+    /// The helper takes the routes of other programs for its own.
+    OthersRoutes,
+    /// The answer to a `Hello` is ignored but for the interfaces.
+    SnapshotIgnored,
+    /// The supervisor is told that a child is gone when it is only about to go.
+    EarlyBurial,
+    /// The reconciler does not hear of interface changes.
+    FlapUnheard,
+    /// The end of a document is not told.
+    RemovalLost,
+    /// A clear that was refused counts as done.
+    FailureUnheard,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::AckOfOlder,
+        Self::FeedLost,
+        Self::OldLease,
+        Self::SweepIncomplete,
+        Self::HoldForever,
+        Self::NeighboursByMemory,
+        Self::EarlyWrite,
+        Self::BreakBeforeMake,
+        Self::OthersRoutes,
+        Self::SnapshotIgnored,
+        Self::EarlyBurial,
+        Self::FlapUnheard,
+        Self::RemovalLost,
+        Self::FailureUnheard,
+    ];
+}

@@ -1,0 +1,264 @@
+//! The end of a run: once faults stop and time has passed, everything is as it should be.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use calc::{Calculator, event::Event};
+use ipc_proto::{Lane, Op, OpError, Tunnel};
+use ipnet::IpNet;
+use privhelper::links::Links;
+
+use super::{
+    cluster,
+    kernel::{Kernel, Key, is_ours},
+    node::is_set,
+    rules::{Broken, broken},
+    step::Step,
+    world::World,
+};
+
+/// Longer than anything waits, several times over.
+const PATIENCE: Duration = Duration::from_secs(200);
+/// As long as the longest wait after a failure, and the longest after that.
+const LAST_TRIES: Duration = Duration::from_secs(65);
+/// More rounds than anything takes without time passing.
+const MAX_ROUNDS: u32 = 2000;
+
+/// Ends all faults, lets the world come to rest, and checks it.
+pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
+    world.heal();
+    come_to_rest(world)?;
+    if world.drifted {
+        world.take(Step::Resync)?;
+        come_to_rest(world)?;
+    }
+    check(world)
+}
+
+fn come_to_rest(world: &mut World) -> Result<(), Broken> {
+    let mut end = world.now + PATIENCE;
+    let mut working = None;
+    loop {
+        world.take(Step::Flow(1))?;
+        let mut rounds = 0;
+        while world.is_busy() {
+            world.take(Step::Flow(1))?;
+            rounds += 1;
+            if rounds > MAX_ROUNDS {
+                return broken("the world comes to rest", world.messages.len());
+            }
+        }
+        if world.works() {
+            let since = *working.get_or_insert(world.now);
+            end = end.min(since + LAST_TRIES);
+        } else {
+            working = None;
+        }
+        let idle = world
+            .node
+            .as_ref()
+            .is_some_and(|node| node.body.due().is_none());
+        if working.is_some() && idle || world.now >= end {
+            return Ok(());
+        }
+        let due = world.due().unwrap_or(end);
+        world.wait(due.saturating_duration_since(world.now))?;
+    }
+}
+
+fn check(world: &mut World) -> Result<(), Broken> {
+    if !world.supervisor.has_both_up() || world.helper.is_none() {
+        return broken("I7: both children are up", &world.supervisor);
+    }
+    let Some(node) = &world.node else {
+        return broken("I7: both children are up", &world.supervisor);
+    };
+    let wanted = wanted(world);
+    let desired = node.body.desired();
+    if let Some(key) = difference(&desired, &wanted) {
+        return broken(
+            "I8: what is wanted follows from what is there",
+            (key, desired.get(key), wanted.get(key)),
+        );
+    }
+    let (ideal, unmet) = ideal(world, &wanted)?;
+    compare(&world.kernel, &ideal)?;
+    let reconciler = &node.body.reconciler;
+    let totals = reconciler.totals();
+    if totals.pending > 0 || reconciler.is_in_sync() != (unmet == 0) {
+        return broken("what is done is known to be", (totals, unmet));
+    }
+    if unmet == 0 && reconciler.poll_timeout().is_some() {
+        return broken("I10: idle costs nothing", totals);
+    }
+    world.tally.add(if unmet == 0 {
+        "ended in sync"
+    } else {
+        "ended with what cannot be"
+    });
+    Ok(())
+}
+
+/// Returns what a fresh process wants that sees only the end.
+fn wanted(world: &World) -> BTreeMap<Key, Op> {
+    let mut calculator = Calculator::new(cluster::node_name(0));
+    calculator.handle(Event::Links(world.kernel.links(&world.policy)));
+    for (doc, variant) in &world.datastore.documents {
+        calculator.handle(cluster::event(*doc, Some(*variant)));
+    }
+    let ops = calculator.resolve().into_iter();
+    ops.filter(is_set)
+        .filter_map(|op| Some((Key::of(&op)?, op)))
+        .collect()
+}
+
+fn difference<'a>(a: &'a BTreeMap<Key, Op>, b: &'a BTreeMap<Key, Op>) -> Option<&'a Key> {
+    let mut keys = a.keys().chain(b.keys());
+    keys.find(|key| a.get(key) != b.get(key))
+}
+
+/// Returns the kernel as it should be, and how many keys cannot be as wanted.
+fn ideal(world: &World, wanted: &BTreeMap<Key, Op>) -> Result<(Kernel, usize), Broken> {
+    let policy = &world.policy;
+    let mut links = Links::default();
+    links.update(world.kernel.links(policy), &BTreeSet::new());
+    let mut ideal = world.kernel.clone();
+    clear(&mut ideal, world, &links);
+
+    let mut unmet = 0;
+    let mut bpf = Vec::new();
+    for (key, op) in wanted {
+        match (key, policy.check(Lane::State, op.clone(), &links)) {
+            (_, Err(OpError::StaleLink(link))) => return broken("no stale link is wanted", link),
+            (_, Err(_)) => {
+                unmet += 1;
+                keep(&mut ideal, &world.kernel, key);
+            }
+            (Key::Bpf(prefix), Ok(_)) => bpf.push((*prefix, op)),
+            (Key::Tunnel(_), Ok(_)) if world.kernel.is_so(op, policy) => {}
+            (Key::Tunnel(_), Ok(_)) => return broken("the tunnel device is as it should be", op),
+            (_, Ok(_)) => {
+                if ideal.write(op, policy).is_err() {
+                    unmet += 1;
+                    keep(&mut ideal, &world.kernel, key);
+                }
+            }
+        }
+    }
+    for tunnel in [Tunnel::VxlanV4, Tunnel::VxlanV6] {
+        let there = world.kernel.index(policy.tunnel(tunnel)).is_some();
+        if there && !wanted.contains_key(&Key::Tunnel(tunnel)) {
+            return broken("there is no tunnel device that nobody wants", tunnel);
+        }
+    }
+    for ipv6 in [false, true] {
+        let map: Vec<_> = bpf
+            .iter()
+            .filter(|(prefix, _)| is_ipv6(prefix) == ipv6)
+            .collect();
+        let fixed = ideal
+            .bpf
+            .keys()
+            .filter(|prefix| is_ipv6(prefix) == ipv6)
+            .count();
+        let max = ideal.bpf_max_entries;
+        if fixed + map.len() <= max {
+            for (_, op) in map {
+                unmet += usize::from(ideal.write(op, policy).is_err());
+            }
+            continue;
+        }
+        // It has no room for all, but as many as there is room for are right.
+        unmet += 1;
+        let right = map.iter().filter(|(_, op)| world.kernel.is_so(op, policy));
+        let right: Vec<IpNet> = right.map(|(prefix, _)| *prefix).collect();
+        if fixed + right.len() != max {
+            let there: Vec<_> = world.kernel.bpf.keys().collect();
+            let asked: Vec<_> = map.iter().map(|(prefix, _)| prefix).collect();
+            return broken(
+                "a map without room for all is full",
+                (right.len(), there, asked),
+            );
+        }
+        let entry = |prefix| Some((prefix, world.kernel.bpf.get(&prefix)?.clone()));
+        ideal.bpf.extend(right.into_iter().filter_map(entry));
+    }
+    Ok((ideal, unmet))
+}
+
+/// Clears what a helper could clear, but for tunnel devices and settings.
+fn clear(kernel: &mut Kernel, world: &World, links: &Links) {
+    let policy = &world.policy;
+    let may = |op| policy.check(Lane::State, op, links).is_ok();
+    kernel.routes.retain(|key, routes| {
+        if may(Op::KernelRoute(key.clone(), None)) {
+            routes.retain(|route| !world.kernel.owns(key, route, policy));
+        }
+        !routes.is_empty()
+    });
+    let role = |index| links.by_index(index).map(|state| state.role);
+    kernel.neighbours.retain(|(index, address), entry| {
+        let ours = role(*index).is_some_and(|role| is_ours(role, address.is_ipv6()));
+        !(entry.permanent && ours)
+    });
+    kernel.fdb.retain(|_, entry| !entry.permanent);
+    kernel
+        .bpf
+        .retain(|prefix, _| !may(Op::BpfRoute(*prefix, None)));
+}
+
+/// Leaves a key as it is.
+fn keep(ideal: &mut Kernel, actual: &Kernel, key: &Key) {
+    match key {
+        Key::Bpf(prefix) => {
+            let entry = actual.bpf.get(prefix).cloned();
+            ideal.bpf.extend(entry.map(|entry| (*prefix, entry)));
+        }
+        Key::Route(key) => {
+            let routes = actual.routes.get(key).cloned();
+            ideal
+                .routes
+                .extend(routes.map(|routes| (key.clone(), routes)));
+        }
+        Key::Settings(_) | Key::Tunnel(_) | Key::Neighbour(..) | Key::Fdb(..) => {}
+    }
+}
+
+fn is_ipv6(prefix: &IpNet) -> bool {
+    matches!(prefix, IpNet::V6(_))
+}
+
+fn compare(actual: &Kernel, ideal: &Kernel) -> Result<(), Broken> {
+    const RULE: &str = "the kernel holds what it should";
+    for index in ideal.settings.keys() {
+        if actual.settings.get(index) != ideal.settings.get(index) {
+            return broken(RULE, ("settings", index));
+        }
+    }
+    if let Some(differs) = differing(&actual.routes, &ideal.routes) {
+        return broken(RULE, differs);
+    }
+    if let Some(differs) = differing(&actual.neighbours, &ideal.neighbours) {
+        return broken(RULE, differs);
+    }
+    if let Some(differs) = differing(&actual.fdb, &ideal.fdb) {
+        return broken(RULE, differs);
+    }
+    match differing(&actual.bpf, &ideal.bpf) {
+        Some(differs) => broken(RULE, differs),
+        None => Ok(()),
+    }
+}
+
+/// Returns the first key that differs, with what it is and what it should be.
+#[expect(clippy::type_complexity, reason = "it is only shown")]
+fn differing<'a, K: Ord, V: PartialEq>(
+    actual: &'a BTreeMap<K, V>,
+    ideal: &'a BTreeMap<K, V>,
+) -> Option<(&'a K, Option<&'a V>, Option<&'a V>)> {
+    let mut keys = actual.keys().chain(ideal.keys());
+    let key = keys.find(|key| actual.get(key) != ideal.get(key))?;
+    Some((key, actual.get(key), ideal.get(key)))
+}

@@ -1,0 +1,364 @@
+//! The helper's process around its real policy, table of interfaces and order of steps.
+//!
+//! A request is served in two halves, between which anything can happen to the kernel: interfaces
+//! are read and the rest after them; steps are checked and carried out after that.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    mem,
+    net::IpAddr,
+};
+
+use ipc_proto::{
+    Ack, Batch, Feed, Incarnation, Lane, Lease, LinkState, Mac, Observed, Op, OpError, SnapshotId,
+    VERSION, Welcome,
+};
+use privhelper::{
+    links::Links,
+    order::{self, Checked},
+    policy::{Permitted, Policy},
+};
+
+use super::{
+    bug::Bug,
+    kernel::{Disturbed, ENOMEM, Entry, Kernel, Key},
+    rules::{Broken, Watchman},
+    tally::Tally,
+};
+
+/// What arrives at the helper, in order.
+#[derive(Clone, Debug)]
+pub(super) enum Arrival {
+    Hello,
+    Apply(Batch),
+    /// A batch of who is gone.
+    Late(Batch),
+    /// The client is gone.
+    End,
+}
+
+/// What the helper says, in order.
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    Welcome(Welcome, Vec<Observed>),
+    Ack(Ack),
+    Refused,
+    Feed(Feed),
+    /// It is gone.
+    Closed,
+}
+
+/// The second half of a request.
+#[derive(Debug)]
+enum Job {
+    Read {
+        states: Vec<LinkState>,
+        feed: u64,
+    },
+    CarryOut {
+        batch: Batch,
+        checked: Vec<Checked>,
+        late: bool,
+    },
+}
+
+/// What goes wrong with writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Faults {
+    /// How many writes fail.
+    pub(super) failing: u8,
+    /// Whether those are made nonetheless.
+    pub(super) made: bool,
+    /// After how many writes the process dies.
+    pub(super) fuse: Option<u8>,
+}
+
+/// What the helper works on.
+pub(super) struct Ground<'a> {
+    pub(super) kernel: &'a mut Kernel,
+    pub(super) policy: &'a Policy,
+    pub(super) faults: &'a mut Faults,
+    pub(super) watchman: &'a mut Watchman,
+    pub(super) tally: &'a mut Tally,
+    pub(super) max_steps: u32,
+    pub(super) bug: Option<Bug>,
+}
+
+/// How a half went.
+#[derive(Debug)]
+pub(super) enum Served {
+    Nothing,
+    HalfDone,
+    Answer(Message),
+    Died,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Helper {
+    incarnation: u64,
+    links: Links,
+    lease: Option<Lease>,
+    job: Option<Job>,
+    pub(super) arrivals: VecDeque<Arrival>,
+    leases: u64,
+    /// Whether a loss of an interface's state went unseen.
+    pub(super) missed_loss: bool,
+    remembered: BTreeMap<(u32, IpAddr), Entry<Mac>>,
+}
+
+impl Helper {
+    pub(super) fn new(incarnation: u64, kernel: &mut Kernel, policy: &Policy) -> Self {
+        let mut helper = Self {
+            incarnation,
+            links: Links::default(),
+            lease: None,
+            job: None,
+            arrivals: VecDeque::new(),
+            leases: 0,
+            missed_loss: false,
+            remembered: BTreeMap::new(),
+        };
+        helper.read_links(kernel, policy);
+        helper
+    }
+
+    /// Returns whether the lease is the present one.
+    pub(super) fn grants(&self, lease: Lease) -> bool {
+        self.lease == Some(lease)
+    }
+
+    pub(super) fn has_work(&self) -> bool {
+        self.job.is_some() || !self.arrivals.is_empty()
+    }
+
+    /// Reads the interfaces, and returns what is to be told of them.
+    pub(super) fn watch(&mut self, kernel: &mut Kernel, policy: &Policy) -> Option<Feed> {
+        self.read_links(kernel, policy);
+        self.links.take_feed()
+    }
+
+    fn read_links(&mut self, kernel: &mut Kernel, policy: &Policy) {
+        let states = kernel.links(policy);
+        let falls = mem::take(&mut kernel.falls);
+        let losses = mem::take(&mut kernel.losses);
+        for index in losses.difference(&falls).copied() {
+            let after = states.iter().find(|state| state.link.index == index);
+            if let (Some(before), Some(after)) = (self.links.by_index(index), after) {
+                self.missed_loss |= !shows_loss(before, after);
+            }
+        }
+        self.links.update(states, &falls);
+    }
+
+    /// Goes half of the way with a request.
+    pub(super) fn serve(&mut self, ground: &mut Ground<'_>) -> Result<Served, Broken> {
+        match self.job.take() {
+            Some(Job::Read { states, feed }) => {
+                Ok(Served::Answer(self.welcome(states, feed, ground)))
+            }
+            Some(Job::CarryOut {
+                batch,
+                checked,
+                late,
+            }) => Ok(match Self::carry_out(&batch, checked, ground)? {
+                Served::Answer(_) if late => Served::HalfDone,
+                served => served,
+            }),
+            None => match self.arrivals.pop_front() {
+                None => Ok(Served::Nothing),
+                Some(Arrival::End) => {
+                    self.lease = None;
+                    Ok(Served::HalfDone)
+                }
+                Some(Arrival::Hello) => {
+                    self.lease = None;
+                    self.read_links(ground.kernel, ground.policy);
+                    let (states, feed) = self.links.snapshot();
+                    ground.kernel.disturbed = Disturbed::default();
+                    self.job = Some(Job::Read { states, feed });
+                    Ok(Served::HalfDone)
+                }
+                Some(Arrival::Apply(batch)) => Ok(self.apply(batch, false, ground)),
+                Some(Arrival::Late(batch)) => Ok(match self.apply(batch, true, ground) {
+                    Served::Answer(_) => Served::HalfDone,
+                    served => served,
+                }),
+            },
+        }
+    }
+
+    fn welcome(&mut self, states: Vec<LinkState>, feed: u64, ground: &mut Ground<'_>) -> Message {
+        let mut links = Links::default();
+        links.update(states.iter().cloned(), &BTreeSet::new());
+        let mut observed: Vec<Observed> = states.into_iter().map(Observed::Link).collect();
+        if ground.bug == Some(Bug::NeighboursByMemory) {
+            let mut remembering = ground.kernel.clone();
+            remembering.neighbours.clone_from(&self.remembered);
+            observed.extend(remembering.observe(ground.policy, &links));
+        } else {
+            observed.extend(ground.kernel.observe(ground.policy, &links));
+        }
+        if ground.bug == Some(Bug::OthersRoutes) {
+            let keys = ground.kernel.routes.keys().cloned();
+            observed.extend(keys.map(|key| Observed::KernelRoute(key, None)));
+        }
+        self.leases += 1;
+        let lease = Lease(self.incarnation << 32 | self.leases);
+        self.lease = Some(lease);
+        ground.tally.add("leases");
+        let welcome = Welcome {
+            version: VERSION,
+            incarnation: Incarnation(self.incarnation),
+            lease,
+            max_steps: ground.max_steps,
+            bpf_max_entries: u32::try_from(ground.kernel.bpf_max_entries).unwrap_or(u32::MAX),
+            snapshot: SnapshotId(self.leases),
+            pages: 1,
+            feed,
+        };
+        Message::Welcome(welcome, observed)
+    }
+
+    fn apply(&mut self, batch: Batch, late: bool, ground: &mut Ground<'_>) -> Served {
+        if self.lease != Some(batch.lease) && ground.bug != Some(Bug::OldLease) {
+            ground.tally.add("batches refused");
+            return Served::Answer(Message::Refused);
+        }
+        let mut refreshed = false;
+        let mut checked = Vec::with_capacity(batch.steps.len());
+        for step in &batch.steps {
+            let ask = |links: &Links| ground.policy.check(Lane::State, step.op.clone(), links);
+            let mut verdict = ask(&self.links);
+            if matches!(verdict, Err(OpError::StaleLink(_))) && !refreshed {
+                refreshed = true;
+                self.read_links(ground.kernel, ground.policy);
+                verdict = ask(&self.links);
+            }
+            if ground.bug == Some(Bug::NeighboursByMemory)
+                && let (Op::Neighbour(key, to), Ok(_)) = (&step.op, &verdict)
+            {
+                let key = (key.link.index, key.address);
+                match *to {
+                    Some(to) => self.remembered.insert(
+                        key,
+                        Entry {
+                            to,
+                            permanent: true,
+                        },
+                    ),
+                    None => self.remembered.remove(&key),
+                };
+            }
+            if verdict.is_err() {
+                ground.watchman.fault();
+            }
+            checked.push((step.needs, verdict));
+        }
+        self.job = Some(Job::CarryOut {
+            batch,
+            checked,
+            late,
+        });
+        Served::HalfDone
+    }
+
+    fn carry_out(
+        batch: &Batch,
+        checked: Vec<Checked>,
+        ground: &mut Ground<'_>,
+    ) -> Result<Served, Broken> {
+        let mut broken = Ok(());
+        let mut died = false;
+        let failed = order::carry_out(checked, |group| {
+            let mut outcomes = Vec::with_capacity(group.len());
+            for permitted in group {
+                if broken.is_err() || ground.faults.fuse == Some(0) {
+                    died = true;
+                    break;
+                }
+                if let Some(fuse) = &mut ground.faults.fuse {
+                    *fuse -= 1;
+                }
+                match write(permitted, ground) {
+                    Ok(outcome) => outcomes.push(outcome),
+                    Err(rule) => broken = Err(rule),
+                }
+            }
+            outcomes
+        });
+        broken?;
+        if died || ground.faults.fuse == Some(0) {
+            ground.tally.add("helper died among writes");
+            return Ok(Served::Died);
+        }
+        ground.tally.add("batches");
+        ground.tally.add_many("steps", batch.steps.len());
+        for (_, error) in &failed {
+            ground.tally.add(match error {
+                OpError::Denied(_) => "denied",
+                OpError::StaleLink(_) => "stale",
+                OpError::Kernel { .. } => "kernel refused",
+                OpError::NotTried(_) => "not tried",
+                OpError::Unsupported(_) => "unsupported",
+            });
+        }
+        let id = batch.id;
+        Ok(Served::Answer(Message::Ack(Ack { id, failed })))
+    }
+}
+
+/// Makes one change, or has it fail, and has it looked at.
+fn write(permitted: &Permitted, ground: &mut Ground<'_>) -> Result<Result<(), OpError>, Broken> {
+    let op = permitted.op();
+    let errno = |errno| OpError::Kernel {
+        call: "model".to_owned(),
+        errno,
+    };
+    let fails = ground.faults.failing > 0;
+    if fails {
+        ground.faults.failing -= 1;
+        ground.tally.add("faults hit");
+        ground.watchman.fault();
+        // A change of a BPF map is made or it is not; of others that is not known.
+        if matches!(op, Op::BpfRoute(..)) {
+            return Ok(Err(errno(ENOMEM)));
+        }
+        ground.kernel.disturbed.keys.extend(Key::of(op));
+        if !ground.faults.made {
+            return Ok(Err(errno(ENOMEM)));
+        }
+    }
+    ground
+        .watchman
+        .before(op, ground.kernel, ground.policy, ground.tally)?;
+    if let (Some(Bug::BreakBeforeMake), Op::BpfRoute(prefix, Some(_))) = (ground.bug, op)
+        && ground.kernel.bpf.remove(prefix).is_some()
+    {
+        ground.watchman.uncovered(prefix, ground.kernel)?;
+    }
+    if let (Some(Bug::OthersRoutes), Op::KernelRoute(key, None)) = (ground.bug, op) {
+        ground.kernel.routes.remove(key);
+    }
+    let outcome = ground.kernel.write(op, ground.policy);
+    if outcome.is_err() {
+        ground.kernel.disturbed.keys.extend(Key::of(op));
+    }
+    ground
+        .watchman
+        .after(op, ground.kernel, ground.policy, outcome.is_ok())?;
+    if fails {
+        return Ok(Err(errno(ENOMEM)));
+    }
+    Ok(outcome.map_err(errno))
+}
+
+/// Returns whether who knew an interface as `before` can tell from `after` that it lost something.
+fn shows_loss(before: &LinkState, after: &LinkState) -> bool {
+    let kept = |own| after.addresses.contains(own);
+    before.link != after.link
+        || before.up && !after.up
+        || before.mac != after.mac
+        || before.mtu > after.mtu
+        || !before.addresses.iter().all(kept)
+}

@@ -1,0 +1,185 @@
+//! What the helper reads: interfaces, and of the rest only what is ours.
+
+use ipc_proto::{
+    BpfRoute, BpfTarget, FdbKey, Flags, Hop, KernelRoute, Lane, Link, LinkRole, LinkState,
+    NeighbourKey, Observed, Op, RouteKey, RouteKind, Tunnel, TunnelDevice,
+};
+use ipnet::IpNet;
+use privhelper::{
+    links::Links,
+    policy::{self, Found, Policy},
+};
+
+use super::{BpfEntry, Device, Kernel, Payload, Route, Way};
+
+impl Kernel {
+    /// All interfaces.
+    pub(in crate::sim) fn links(&self, policy: &Policy) -> Vec<LinkState> {
+        let states = self.devices.iter();
+        states
+            .map(|(index, device)| link_state(*index, device, policy))
+            .collect()
+    }
+
+    /// All that is ours, as seen by who knows these interfaces.
+    pub(in crate::sim) fn observe(&self, policy: &Policy, links: &Links) -> Vec<Observed> {
+        let mut all = Vec::new();
+        for (index, profile) in &self.settings {
+            if let Some(state) = links.by_index(*index)
+                && policy::profile(state.role) == Some(*profile)
+            {
+                all.push(Observed::LinkSettings(state.link.clone(), *profile));
+            }
+        }
+        for tunnel in [Tunnel::VxlanV4, Tunnel::VxlanV6] {
+            if let Some(index) = self.index(policy.tunnel(tunnel)) {
+                let device = self.devices.get(&index).and_then(|d| read_tunnel(d, links));
+                all.push(Observed::TunnelDevice(tunnel, device));
+            }
+        }
+        for ((index, address), entry) in self.neighbours.iter().filter(|(_, e)| e.permanent) {
+            if let Some(state) = links.by_index(*index)
+                && is_ours(state.role, address.is_ipv6())
+            {
+                let (link, address) = (state.link.clone(), *address);
+                all.push(Observed::Neighbour(
+                    NeighbourKey { link, address },
+                    entry.to,
+                ));
+            }
+        }
+        for ((index, mac), entry) in self.fdb.iter().filter(|(_, e)| e.permanent) {
+            if let Some(state) = links.by_index(*index)
+                && matches!(state.role, LinkRole::Tunnel(_))
+            {
+                let (link, mac) = (state.link.clone(), *mac);
+                all.push(Observed::Fdb(FdbKey { link, mac }, Some(entry.to)));
+            }
+        }
+        let bpf = self.bpf.iter();
+        all.extend(bpf.map(|(prefix, entry)| Observed::BpfRoute(*prefix, read_bpf(entry, links))));
+        for (key, routes) in &self.routes {
+            for route in routes {
+                let role = |index| links.by_index(index).map(|state| state.role);
+                let (ours, found) = read_route(key, route, policy, links, role);
+                if ours {
+                    all.push(Observed::KernelRoute(key.clone(), found));
+                }
+            }
+        }
+        all.retain(|item| policy.check(Lane::State, clear(item), links).is_ok());
+        all
+    }
+
+    /// Returns whether a route is ours, by what the interfaces really are.
+    pub(in crate::sim) fn owns(&self, key: &RouteKey, route: &Route, policy: &Policy) -> bool {
+        let role = |index| {
+            let device = self.devices.get(&index)?;
+            let addresses: Vec<IpNet> = device.addresses.iter().copied().collect();
+            Some(policy.role(&device.name, &addresses))
+        };
+        read_route(key, route, policy, &Links::default(), role).0
+    }
+}
+
+/// Returns whether a permanent neighbour is ours.
+pub(in crate::sim) fn is_ours(role: LinkRole, ipv6: bool) -> bool {
+    match role {
+        LinkRole::Tunnel(_) => true,
+        LinkRole::Workload => !ipv6,
+        LinkRole::Uplink | LinkRole::Other => false,
+    }
+}
+
+fn link_state(index: u32, device: &Device, policy: &Policy) -> LinkState {
+    let addresses: Vec<IpNet> = device.addresses.iter().copied().collect();
+    LinkState {
+        link: Link {
+            index,
+            name: device.name.clone(),
+        },
+        role: policy.role(&device.name, &addresses),
+        up: device.admin && device.carrier,
+        mac: Some(device.mac),
+        mtu: device.mtu,
+        addresses,
+    }
+}
+
+fn read_tunnel(device: &Device, links: &Links) -> Option<TunnelDevice> {
+    let vxlan = device.vxlan?;
+    let mut addresses = device.addresses.iter();
+    let own = addresses.next()?;
+    (device.admin && addresses.next().is_none() && own.prefix_len() == own.max_prefix_len())
+        .then_some(TunnelDevice {
+            vni: vxlan.vni,
+            port: vxlan.port,
+            local: vxlan.local,
+            parent: links.by_index(vxlan.parent)?.link.clone(),
+            mac: device.mac,
+            mtu: device.mtu,
+            address: own.addr(),
+        })
+}
+
+fn read_bpf(entry: &BpfEntry, links: &Links) -> Option<BpfRoute> {
+    let flags = Flags(entry.flags);
+    let target = match &entry.payload {
+        Payload::None => BpfTarget::None,
+        Payload::Hop(hop) => BpfTarget::NextHop(*hop),
+        Payload::Index(index) => BpfTarget::Link(links.by_index(*index)?.link.clone()),
+    };
+    (flags.unknown() == 0).then_some(BpfRoute { flags, target })
+}
+
+/// Returns whether a route is ours, and what it is if a request could have made it.
+fn read_route(
+    key: &RouteKey,
+    route: &Route,
+    policy: &Policy,
+    links: &Links,
+    role: impl Fn(u32) -> Option<LinkRole>,
+) -> (bool, Option<KernelRoute>) {
+    let outputs = match route.way {
+        Way::Out { index, .. } => vec![role(index).unwrap_or(LinkRole::Other)],
+        Way::Blackhole => Vec::new(),
+    };
+    let found = Found {
+        table: key.table,
+        prefix: key.prefix,
+        protocol: route.protocol,
+        outputs: &outputs,
+    };
+    let kind = match &route.way {
+        Way::Out { index, via, onlink } => links.by_index(*index).map(|state| {
+            RouteKind::Unicast(Hop {
+                link: state.link.clone(),
+                via: *via,
+                onlink: *onlink,
+            })
+        }),
+        Way::Blackhole => Some(RouteKind::Blackhole),
+    };
+    let read = kind.and_then(|kind| {
+        Some(KernelRoute {
+            kind,
+            protocol: policy.protocol_of(&found)?,
+            source: route.source,
+            mtu: route.mtu,
+        })
+    });
+    (policy.owns(&found), read)
+}
+
+/// The request that would clear it; what cannot be cleared is not reported.
+fn clear(item: &Observed) -> Op {
+    match item {
+        Observed::Link(state) => Op::LinkSettings(state.link.clone(), None),
+        Observed::LinkSettings(link, _) => Op::LinkSettings(link.clone(), None),
+        Observed::TunnelDevice(tunnel, _) => Op::TunnelDevice(*tunnel, None),
+        Observed::Neighbour(key, _) => Op::Neighbour(key.clone(), None),
+        Observed::Fdb(key, _) => Op::Fdb(key.clone(), None),
+        Observed::BpfRoute(prefix, _) => Op::BpfRoute(*prefix, None),
+        Observed::KernelRoute(key, _) => Op::KernelRoute(key.clone(), None),
+    }
+}

@@ -1,0 +1,347 @@
+//! `calc`'s process around its real cores: what one hears, the other is told, as its shell does.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use calc::{Calculator, FeedOrder, Input, Output, Reconciler, event::Event};
+use ipc_proto::{Ack, Batch, BatchId, LinkEvent, LinkState, Observed, Op, OpError, view};
+use ipnet::IpNet;
+
+use super::{
+    bug::Bug,
+    cluster::{self, Doc},
+    datastore::Datastore,
+    helper::{Arrival, Message},
+    kernel::Key,
+    rules::{Broken, broken},
+};
+
+/// How long `calc` waits for an answer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Node {
+    calculator: Calculator,
+    pub(super) reconciler: Reconciler,
+    order: FeedOrder,
+    pub(super) connected: bool,
+    /// When the request was sent that has no answer yet.
+    asked: Option<Instant>,
+    batch: Option<BatchId>,
+    /// The documents as this process knows them.
+    known: BTreeMap<Doc, u16>,
+    read: bool,
+    complete: bool,
+    ever_wanted: BTreeSet<Key>,
+    pub(super) bpf_desired: BTreeSet<IpNet>,
+    /// Something came in since it last computed.
+    pub(super) stirred: bool,
+    started: Instant,
+    bug: Option<Bug>,
+}
+
+impl Node {
+    pub(super) fn new(now: Instant, bug: Option<Bug>) -> Self {
+        let mut node = Self {
+            calculator: Calculator::new(cluster::node_name(0)),
+            reconciler: Reconciler::default(),
+            order: FeedOrder::default(),
+            connected: false,
+            asked: None,
+            batch: None,
+            known: BTreeMap::new(),
+            read: false,
+            complete: false,
+            ever_wanted: BTreeSet::new(),
+            bpf_desired: BTreeSet::new(),
+            stirred: true,
+            started: now,
+            bug,
+        };
+        if bug == Some(Bug::EarlyWrite) {
+            node.handle(now, Input::InSync { complete: true });
+        }
+        node
+    }
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        self.stirred = true;
+        let now = self.clock(now);
+        self.reconciler.handle(now, input);
+    }
+
+    fn clock(&self, now: Instant) -> Instant {
+        if self.bug == Some(Bug::HoldForever) {
+            self.started
+        } else {
+            now
+        }
+    }
+
+    /// Returns whether the datastore has something that this process does not know.
+    pub(super) fn is_behind(&self, datastore: &Datastore) -> bool {
+        !self.read
+            || self.complete != datastore.is_complete(&self.known)
+            || datastore.has_news(&self.known)
+    }
+
+    /// Reads the datastore.
+    pub(super) fn deliver(&mut self, now: Instant, datastore: &Datastore, from: u8) {
+        let news: Vec<(Doc, Option<u16>)> = datastore.news(&self.known, from).collect();
+        for (doc, variant) in news {
+            match variant {
+                Some(variant) => self.known.insert(doc, variant),
+                None => self.known.remove(&doc),
+            };
+            if variant.is_some() || self.bug != Some(Bug::RemovalLost) {
+                self.calculator.handle(cluster::event(doc, variant));
+            }
+        }
+        self.read = true;
+        self.complete = datastore.is_complete(&self.known);
+        let complete = self.complete || self.bug == Some(Bug::SweepIncomplete);
+        self.handle(now, Input::InSync { complete });
+    }
+
+    pub(super) fn connect(&mut self, now: Instant) {
+        self.connected = true;
+        self.order = FeedOrder::default();
+        self.handle(now, Input::Connected);
+    }
+
+    pub(super) fn disconnect(&mut self, now: Instant) {
+        self.connected = false;
+        self.asked = None;
+        self.handle(now, Input::Disconnected);
+    }
+
+    pub(super) fn resync(&mut self, now: Instant) {
+        self.handle(now, Input::Resync);
+    }
+
+    /// Takes in a message, or returns why the connection must end.
+    pub(super) fn hear(&mut self, now: Instant, message: Message) -> Result<(), &'static str> {
+        match message {
+            Message::Closed => return Err("closed"),
+            Message::Refused => return Err("refused"),
+            Message::Feed(mut feed) => {
+                if self.bug == Some(Bug::FeedLost) && feed.seq % 7 == 0 {
+                    feed.events.clear();
+                }
+                let events = self.order.push(feed).map_err(|_gap| "gap")?;
+                self.links(now, events.unwrap_or_default());
+            }
+            Message::Ack(mut ack) => {
+                if self.asked.take().is_none() {
+                    return Err("not asked for");
+                }
+                match self.bug {
+                    Some(Bug::AckOfOlder) => {}
+                    _ if self.batch != Some(ack.id) => return Err("another batch's"),
+                    Some(Bug::FailureUnheard) => {
+                        ack.failed
+                            .retain(|(_, error)| matches!(error, OpError::Denied(_)));
+                    }
+                    _ => {}
+                }
+                self.ack(now, ack);
+            }
+            Message::Welcome(welcome, mut observed) => {
+                if self.asked.take().is_none() {
+                    return Err("not asked for");
+                }
+                let held = self.order.follow(welcome.feed).map_err(|_gap| "gap")?;
+                if self.bug == Some(Bug::SnapshotIgnored) {
+                    observed.retain(|item| matches!(item, Observed::Link(_)));
+                }
+                let links = observed.iter().filter_map(link).cloned().collect();
+                self.calculator.handle(Event::Links(links));
+                self.handle(now, Input::Welcome(welcome, observed));
+                self.links(now, held);
+            }
+        }
+        Ok(())
+    }
+
+    fn ack(&mut self, now: Instant, mut ack: Ack) {
+        if self.bug == Some(Bug::AckOfOlder)
+            && let Some(batch) = self.batch
+        {
+            ack.id = batch;
+        }
+        self.handle(now, Input::Ack(ack));
+    }
+
+    /// Takes in an acknowledgement of who knows when, which the shell would not let through.
+    pub(super) fn late_ack(&mut self, now: Instant, ack: Ack) {
+        if self.bug == Some(Bug::AckOfOlder) {
+            self.asked = None;
+        }
+        self.ack(now, ack);
+    }
+
+    fn links(&mut self, now: Instant, events: Vec<LinkEvent>) {
+        for event in events {
+            if self.bug != Some(Bug::FlapUnheard) {
+                self.handle(now, Input::Link(event.clone()));
+            }
+            self.calculator.handle(Event::Link(event));
+            self.stirred = true;
+        }
+    }
+
+    /// Computes what follows, and returns what is sent.
+    pub(super) fn think(&mut self, now: Instant) -> Result<Vec<Arrival>, Broken> {
+        self.stirred = false;
+        for op in self.calculator.resolve() {
+            if let Op::BpfRoute(prefix, route) = &op {
+                if route.is_some() {
+                    self.bpf_desired.insert(*prefix);
+                } else {
+                    self.bpf_desired.remove(prefix);
+                }
+            }
+            if is_set(&op) {
+                self.ever_wanted.extend(Key::of(&op));
+            }
+            if let Err(unplaced) = self.reconciler.want(op) {
+                return broken("each op has a table", unplaced);
+            }
+        }
+        let mut sent = Vec::new();
+        let clock = self.clock(now);
+        while let Some(output) = self.reconciler.poll(clock) {
+            let arrival = match output {
+                Output::Notice(_) => continue,
+                Output::Hello => {
+                    self.order.hold();
+                    Arrival::Hello
+                }
+                Output::Apply(batch) => {
+                    self.check(&batch)?;
+                    self.batch = Some(batch.id);
+                    Arrival::Apply(batch)
+                }
+            };
+            if !self.connected || self.asked.replace(now).is_some() {
+                return broken("one request at a time, to who is there", arrival);
+            }
+            sent.push(arrival);
+        }
+        match self.reconciler.poll_timeout() {
+            Some(at) if at <= clock => broken("I10: no timer spins", clock - at),
+            Some(_) | None => Ok(sent),
+        }
+    }
+
+    fn check(&self, batch: &Batch) -> Result<(), Broken> {
+        if !self.read {
+            return broken(
+                "I1: nothing is written before the datastore is in sync",
+                batch,
+            );
+        }
+        // Where a BPF map is full, its clears come early.
+        let places = || batch.steps.iter().map(|step| place(&step.op));
+        let breaks_early = places().any(|place| place == 11 - 4);
+        if !breaks_early && !places().is_sorted() {
+            return broken("what leads to something is made after it", batch);
+        }
+        let mut clears = batch.steps.iter().filter(|step| !is_set(&step.op));
+        let sweep = clears.find(|step| {
+            let key = Key::of(&step.op);
+            !key.is_some_and(|key| self.ever_wanted.contains(&key))
+        });
+        match sweep {
+            Some(step) if !self.complete => broken("no sweep of an incomplete datastore", step),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Returns when it has something to do if nothing happens.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let call = self.asked.map(|asked| asked + CALL_TIMEOUT);
+        let retry = self.reconciler.poll_timeout();
+        [call, retry.filter(|_| self.bug != Some(Bug::HoldForever))]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Returns whether an answer is overdue.
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        self.asked.is_some_and(|asked| asked + CALL_TIMEOUT <= now)
+    }
+
+    /// Returns what it wants, by key.
+    pub(super) fn desired(&self) -> BTreeMap<Key, Op> {
+        let kinds = [
+            view::Kind::LinkSettings,
+            view::Kind::TunnelDevices,
+            view::Kind::Neighbours,
+            view::Kind::Fdb,
+            view::Kind::BpfRoutes,
+            view::Kind::KernelRoutes,
+        ];
+        kinds
+            .into_iter()
+            .flat_map(|kind| self.reconciler.rows(kind, 0, usize::MAX))
+            .filter_map(|row| row.desired)
+            .filter_map(|op| Some((Key::of(&op)?, op)))
+            .collect()
+    }
+}
+
+/// Returns when in a batch an op has its place: what others need is set first and cleared last.
+fn place(op: &Op) -> u8 {
+    let place = match op {
+        Op::LinkSettings(..) => 0,
+        Op::TunnelDevice(..) => 1,
+        Op::Neighbour(..) => 2,
+        Op::Fdb(..) => 3,
+        Op::BpfRoute(..) => 4,
+        Op::KernelRoute(..)
+        | Op::Rule(..)
+        | Op::Attachment(..)
+        | Op::Endpoint(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::Masquerade(_)
+        | Op::FlowFlush(_) => 5,
+    };
+    if is_set(op) { place } else { 11 - place }
+}
+
+/// Returns whether an op sets something.
+pub(super) fn is_set(op: &Op) -> bool {
+    match op {
+        Op::LinkSettings(_, value) => value.is_some(),
+        Op::TunnelDevice(_, value) => value.is_some(),
+        Op::Neighbour(_, value) => value.is_some(),
+        Op::Fdb(_, value) => value.is_some(),
+        Op::BpfRoute(_, value) => value.is_some(),
+        Op::KernelRoute(_, value) => value.is_some(),
+        Op::Rule(..)
+        | Op::Attachment(..)
+        | Op::Endpoint(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::Masquerade(_)
+        | Op::FlowFlush(_) => true,
+    }
+}
+
+fn link(observed: &Observed) -> Option<&LinkState> {
+    match observed {
+        Observed::Link(state) => Some(state),
+        Observed::LinkSettings(..)
+        | Observed::TunnelDevice(..)
+        | Observed::Neighbour(..)
+        | Observed::Fdb(..)
+        | Observed::BpfRoute(..)
+        | Observed::KernelRoute(..) => None,
+    }
+}
