@@ -1,13 +1,17 @@
 //! What the helper shows of itself. Read only; nothing here can change anything.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use ipc_proto::Incarnation;
+use zbus::fdo;
 
-use crate::watch::Watched;
+use crate::{bpf::Verdicts, watch::Watched};
 
 /// The object at [`PRIVHELPER_PATH`](ipc_proto::bus::PRIVHELPER_PATH).
 #[derive(Clone, Debug)]
@@ -22,6 +26,8 @@ pub struct Face {
     pub map_size: u32,
     /// The interfaces.
     pub watched: Watched,
+    /// The counters of the packet programs.
+    pub verdicts: Verdicts,
 }
 
 #[zbus::interface(name = "io.cairn.PrivHelper1")]
@@ -74,5 +80,13 @@ impl Face {
     #[zbus(property(emits_changed_signal = "false"))]
     fn links(&self) -> u32 {
         u32::try_from(self.watched.links().len()).unwrap_or(u32::MAX)
+    }
+
+    /// What the packet programs did, in packets since the counters were made.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn verdicts(&self) -> fdo::Result<BTreeMap<String, u64>> {
+        self.verdicts
+            .read()
+            .map_err(|error| fdo::Error::Failed(error.to_string()))
     }
 }

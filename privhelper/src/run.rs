@@ -15,7 +15,7 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    bpf::{BpfError, RouteMaps},
+    bpf::{self, BpfError, Object},
     config::Config,
     dataplane::Dataplane,
     face::Face,
@@ -23,6 +23,7 @@ use crate::{
     sandbox::PinDir,
     service::{self, Worker},
     session::{Session, random},
+    tc::{Attachments, TcError},
     watch::{Watch, WatchError},
 };
 
@@ -38,6 +39,9 @@ pub enum RunError {
     /// The maps cannot be used.
     #[error(transparent)]
     Bpf(#[from] BpfError),
+    /// The attached programs cannot be taken over.
+    #[error(transparent)]
+    Tc(#[from] TcError),
     /// The interfaces cannot be watched.
     #[error(transparent)]
     Watch(#[from] WatchError),
@@ -64,13 +68,13 @@ pub fn run(config: Config, pins: &PinDir) -> Result<(), RunError> {
     let mut passed = ListenFd::from_env();
     let mut take = |at| passed.take_unix_listener(at).map_err(io("LISTEN_FDS"));
     let (dataplane, face) = (take(0)?.ok_or(RunError::NoSocket)?, take(1)?);
-    let maps = RouteMaps::open(pins, config.map_size)?;
+    let object = bpf::open(pins, config.map_size)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(io("cannot start the runtime"))?;
     let mut thread = None;
-    let ended = runtime.block_on(serve(config, pins, maps, dataplane, face, &mut thread));
+    let ended = runtime.block_on(serve(config, pins, object, dataplane, face, &mut thread));
     // Nobody can ask any more; the batch that the thread is at, if any, is carried out to its end.
     drop(runtime);
     if let Some(thread) = thread {
@@ -82,7 +86,7 @@ pub fn run(config: Config, pins: &PinDir) -> Result<(), RunError> {
 async fn serve(
     config: Config,
     pins: &PinDir,
-    maps: RouteMaps,
+    object: Object,
     dataplane: UnixListener,
     face: Option<UnixListener>,
     thread: &mut Option<JoinHandle<()>>,
@@ -94,11 +98,16 @@ async fn serve(
     let policy = Arc::new(config.policy);
     let (watch, watched) = Watch::start(Arc::clone(&policy)).await?;
     let netlink = Netlink::open(Arc::clone(&policy)).map_err(io("cannot open a netlink socket"))?;
-    let session = Session::new(
-        Dataplane::new(policy, watched.clone(), maps, netlink),
-        incarnation,
-        Arc::clone(&leased),
+    let attachments = Attachments::open(pins, object.programs)?;
+    let dataplane_state = Dataplane::new(
+        policy,
+        watched.clone(),
+        object.routes,
+        object.endpoints,
+        attachments,
+        netlink,
     );
+    let session = Session::new(dataplane_state, incarnation, Arc::clone(&leased));
     let (worker, started) = Worker::start(session).map_err(io("cannot start a thread"))?;
     *thread = Some(started);
 
@@ -116,6 +125,7 @@ async fn serve(
         pin_dir: pins.path().display().to_string(),
         map_size: config.map_size,
         watched,
+        verdicts: object.verdicts,
     };
     let face = face.map(listen).transpose()?;
     let face = async {

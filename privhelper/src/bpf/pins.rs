@@ -1,0 +1,146 @@
+//! What a pinned map must be like. aya would use any without a look.
+
+use std::io;
+
+use aya::maps::{MapData, MapError, MapType};
+
+use super::BpfError;
+use crate::sandbox::PinDir;
+
+/// The shape of a map.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// The name of the map and of its pin.
+    pub(super) name: &'static str,
+    kind: MapType,
+    key: usize,
+    value: usize,
+    flags: u32,
+    max_entries: u32,
+}
+
+/// What differs, what was found and what was wanted.
+type Difference = (&'static str, String, String);
+
+impl Shape {
+    /// Those of the maps that are ours alone.
+    pub(super) const OWN: [Self; 4] = [
+        Self {
+            name: ebpf::MAP_ENDPOINTS,
+            kind: MapType::Hash,
+            key: size_of::<u32>(),
+            value: size_of::<ebpf::Endpoint>(),
+            flags: ebpf::MAP_FLAGS,
+            max_entries: ebpf::MAX_ENDPOINTS,
+        },
+        Self::flows(ebpf::MAP_FLOWS_V4, size_of::<ebpf::Flow<4>>()),
+        Self::flows(ebpf::MAP_FLOWS_V6, size_of::<ebpf::Flow<16>>()),
+        Self {
+            name: ebpf::MAP_VERDICTS,
+            kind: MapType::PerCpuArray,
+            key: size_of::<u32>(),
+            value: size_of::<u64>(),
+            flags: 0,
+            max_entries: ebpf::Verdict::COUNT,
+        },
+    ];
+
+    /// Those of the route maps, which other programs may use as well.
+    pub(super) const fn shared(max_entries: u32) -> [Self; 2] {
+        [
+            Self::routes(ebpf::MAP_V4, size_of::<ebpf::Key<4>>(), max_entries),
+            Self::routes(ebpf::MAP_V6, size_of::<ebpf::Key<16>>(), max_entries),
+        ]
+    }
+
+    const fn routes(name: &'static str, bytes: usize, max_entries: u32) -> Self {
+        Self {
+            name,
+            kind: MapType::LpmTrie,
+            key: bytes,
+            value: bytes,
+            flags: ebpf::MAP_FLAGS,
+            max_entries,
+        }
+    }
+
+    const fn flows(name: &'static str, key: usize) -> Self {
+        Self {
+            name,
+            kind: MapType::LruHash,
+            key,
+            value: size_of::<u8>(),
+            flags: 0,
+            max_entries: ebpf::MAX_FLOWS,
+        }
+    }
+
+    /// Refuses a pin of anything but a map of this shape.
+    pub(super) fn check(&self, pins: &PinDir) -> Result<(), BpfError> {
+        match self.difference(pins)? {
+            None => Ok(()),
+            Some((what, found, wanted)) => Err(BpfError::Shape {
+                path: pins.path().join(self.name),
+                what,
+                found,
+                wanted,
+            }),
+        }
+    }
+
+    /// Removes a pin of anything but a map of this shape.
+    pub(super) fn make_way(&self, pins: &PinDir) -> Result<(), BpfError> {
+        let Some((what, found, wanted)) = self.difference(pins)? else {
+            return Ok(());
+        };
+        let path = pins.path().join(self.name);
+        tracing::warn!(path = %path.display(), what, found, wanted, "the map is made anew");
+        std::fs::remove_file(pins.entry(self.name))
+            .map_err(|source| BpfError::Unpin { path, source })
+    }
+
+    /// Returns what differs in the map that is pinned, if one is.
+    fn difference(&self, pins: &PinDir) -> Result<Option<Difference>, BpfError> {
+        let info = match MapData::from_pin(pins.entry(self.name)).and_then(|map| map.info()) {
+            Ok(info) => info,
+            Err(MapError::SyscallError(error))
+                if error.io_error.kind() == io::ErrorKind::NotFound =>
+            {
+                return Ok(None);
+            }
+            Err(source) => {
+                let path = pins.path().join(self.name);
+                let source = Box::new(source);
+                return Err(BpfError::Pin { path, source });
+            }
+        };
+        let kind = match info.map_type() {
+            Ok(kind) => format!("{kind:?}"),
+            Err(_unknown) => "unknown".to_owned(),
+        };
+        let shape = [
+            ("type", kind, format!("{:?}", self.kind)),
+            (
+                "key size",
+                info.key_size().to_string(),
+                self.key.to_string(),
+            ),
+            (
+                "value size",
+                info.value_size().to_string(),
+                self.value.to_string(),
+            ),
+            (
+                "flags",
+                info.map_flags().to_string(),
+                self.flags.to_string(),
+            ),
+            (
+                "max_entries",
+                info.max_entries().to_string(),
+                self.max_entries.to_string(),
+            ),
+        ];
+        Ok(shape.into_iter().find(|(_, found, wanted)| found != wanted))
+    }
+}
