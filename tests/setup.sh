@@ -15,6 +15,7 @@ need ping iputils-ping
 need unshare util-linux
 need setpriv util-linux
 need bpftool bpftool
+need sysctl procps
 [ -e /usr/include/stdio.h ] || missing="$missing libc6-dev"
 if [ -n "$missing" ]; then
     [ "$(id -u)" = 0 ] || { say "as root, please: missing are$missing"; exit 1; }

@@ -86,6 +86,13 @@ impl Calculator {
         self.resolver.routes()
     }
 
+    /// Returns whether a tunnel device is wanted that has not been seen up with its address: more
+    /// will be wanted then.
+    #[must_use]
+    pub fn awaits_tunnel(&self) -> bool {
+        kind::tunnel_awaited(&self.index)
+    }
+
     /// This host's own addresses that others can send to, ascending: node ports are served on them.
     pub fn host_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.index.links.local_addresses()

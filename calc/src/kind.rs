@@ -17,6 +17,7 @@ use std::fmt::Debug;
 use ipc_proto::Op;
 use ipnet::IpNet;
 
+pub(crate) use self::tunnel_devices::awaited as tunnel_awaited;
 use self::{
     bpf_routes::BpfRoutes, fdb::Fdb, kernel_routes::KernelRoutes, link_settings::LinkSettings,
     neighbours::Neighbours, tunnel_devices::TunnelDevices,

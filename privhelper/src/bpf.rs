@@ -11,11 +11,7 @@ mod routes;
 pub(crate) mod sys;
 mod verdicts;
 
-use std::{
-    io,
-    os::fd::{AsFd as _, OwnedFd},
-    path::PathBuf,
-};
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use aya::{
     Ebpf, EbpfError, EbpfLoader,
@@ -25,7 +21,7 @@ use aya::{
 use nix::errno::Errno;
 
 use self::pins::Shape;
-pub use self::{endpoints::Endpoints, routes::RouteMaps, verdicts::Verdicts};
+pub use self::{endpoints::Endpoints, pins::PinError, routes::RouteMaps, verdicts::Verdicts};
 use crate::sandbox::PinDir;
 
 /// The BPF object, as the build made it.
@@ -34,37 +30,9 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ca
 /// Why the object cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
-    /// There is a pin, but not of a map like ours.
-    #[error(
-        "the pin {path} is of a map with {what} {found}, not {wanted}: remove the pin, or set \
-         bpf_map_size_route"
-    )]
-    Shape {
-        /// The pin.
-        path: PathBuf,
-        /// What differs.
-        what: &'static str,
-        /// What the map has.
-        found: String,
-        /// What it should have.
-        wanted: String,
-    },
-    /// There is a pin, but it cannot be opened.
-    #[error("cannot open the pin {path}: {source}")]
-    Pin {
-        /// The pin.
-        path: PathBuf,
-        /// What the kernel said.
-        source: Box<MapError>,
-    },
-    /// A pin cannot be removed.
-    #[error("cannot remove the pin {path}: {source}")]
-    Unpin {
-        /// The pin.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    /// A pin cannot be used.
+    #[error(transparent)]
+    Pin(#[from] PinError),
     /// The object cannot be loaded.
     #[error("cannot load the BPF object: {0}")]
     Load(#[from] Box<EbpfError>),

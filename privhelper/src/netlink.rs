@@ -20,12 +20,9 @@ use ipc_proto::{
     Tunnel, TunnelDevice,
 };
 use ipnet::IpNet;
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{LinkAttribute, LinkMessage},
-    neighbour::NeighbourMessage,
-    route::RouteMessage,
 };
 use nix::errno::Errno;
 
@@ -35,9 +32,6 @@ use self::{
     tunnel::ReadBack,
 };
 use crate::{dataplane::errno_number, links::Links, policy::Policy};
-
-/// Make it, or make it so.
-const SET: u16 = NLM_F_CREATE | NLM_F_REPLACE;
 
 /// Something of the kernel's cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +112,9 @@ impl Netlink {
             let start = requests.len();
             let policy = &self.policy;
             match route.map(|route| route::message(key, route, policy)) {
-                Some(Some(message)) => requests.push(new_route(message)),
+                Some(Some(message)) => {
+                    requests.push(Request::set(RouteNetlinkMessage::NewRoute(message)));
+                }
                 Some(None) => {
                     let why = format!("{}: no second_table is configured", key.prefix);
                     pending.push(Err(Err(OpError::Denied(why))));
@@ -135,7 +131,9 @@ impl Netlink {
                         continue;
                     }
                     let ours = found.into_iter().filter(|existing| existing.ours);
-                    requests.extend(ours.map(|existing| del_route(existing.delete)));
+                    requests.extend(ours.map(|existing| {
+                        Request::change(RouteNetlinkMessage::DelRoute(existing.delete))
+                    }));
                 }
             }
             pending.push(Ok(start..requests.len()));
@@ -203,7 +201,7 @@ impl Netlink {
         changes: &[(&NeighbourKey, Option<Mac>)],
     ) -> Vec<Result<(), OpError>> {
         let message = |(key, mac): &(&NeighbourKey, Option<Mac>)| {
-            entry(neighbour::neighbour(key, *mac), mac.is_some())
+            Request::entry(neighbour::neighbour(key, *mac), mac.is_some())
         };
         self.entries(changes.iter().map(message).collect(), |at| {
             let (key, mac) = changes.get(at)?;
@@ -214,7 +212,7 @@ impl Netlink {
     /// Sets and clears forwarding entries in order and returns what became of each.
     pub fn fdb(&mut self, changes: &[(&FdbKey, Option<IpAddr>)]) -> Vec<Result<(), OpError>> {
         let message = |(key, destination): &(&FdbKey, Option<IpAddr>)| {
-            entry(neighbour::fdb(key, *destination), destination.is_some())
+            Request::entry(neighbour::fdb(key, *destination), destination.is_some())
         };
         self.entries(changes.iter().map(message).collect(), |at| {
             let (key, destination) = changes.get(at)?;
@@ -361,34 +359,6 @@ impl Netlink {
         })?;
         found.into_iter().for_each(sink);
         Ok(())
-    }
-}
-
-fn new_route(message: RouteMessage) -> Request {
-    Request {
-        message: RouteNetlinkMessage::NewRoute(message),
-        flags: SET,
-    }
-}
-
-fn del_route(message: RouteMessage) -> Request {
-    Request {
-        message: RouteNetlinkMessage::DelRoute(message),
-        flags: 0,
-    }
-}
-
-fn entry(message: NeighbourMessage, set: bool) -> Request {
-    if set {
-        Request {
-            message: RouteNetlinkMessage::NewNeighbour(message),
-            flags: SET,
-        }
-    } else {
-        Request {
-            message: RouteNetlinkMessage::DelNeighbour(message),
-            flags: 0,
-        }
     }
 }
 

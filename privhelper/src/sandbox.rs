@@ -118,8 +118,8 @@ pub enum SandboxError {
         errno: Errno,
     },
     /// Whoever started the helper is gone.
-    #[error("the supervisor died before the helper could follow it")]
-    Orphan,
+    #[error("the supervisor {0} died before the helper could follow it")]
+    Orphan(String),
 }
 
 /// The capabilities that are missing.
@@ -148,7 +148,6 @@ fn call(call: &'static str) -> impl Fn(Errno) -> SandboxError {
 /// If a needed privilege is missing, one that is not needed cannot be given up, or there is no
 /// place for the pins.
 pub fn enter(config: &Config) -> Result<PinDir, SandboxError> {
-    let parent = getppid();
     let pins = if Uid::effective().is_root() {
         let pins = open_pin_dir(&config.pin_dir, true)?;
         give(&pins, config.user.uid)?;
@@ -160,10 +159,10 @@ pub fn enter(config: &Config) -> Result<PinDir, SandboxError> {
     };
     prctl::set_no_new_privs().map_err(call("prctl(PR_SET_NO_NEW_PRIVS)"))?;
     // The kernel forgets it at each change of user or capabilities, so it comes last.
-    if std::env::var_os(SUPERVISED).is_some() {
+    if let Ok(supervisor) = std::env::var(SUPERVISED) {
         prctl::set_pdeathsig(Signal::SIGTERM).map_err(call("prctl(PR_SET_PDEATHSIG)"))?;
-        if parent != getppid() {
-            return Err(SandboxError::Orphan);
+        if getppid().to_string() != supervisor {
+            return Err(SandboxError::Orphan(supervisor));
         }
     }
     Ok(pins)

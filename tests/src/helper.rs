@@ -12,7 +12,6 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixListener},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    time::{Duration, Instant},
 };
 
 use command_fds::{CommandFdExt, FdMapping};
@@ -25,59 +24,7 @@ use ipc_proto::{
 use serde_bytes::ByteBuf;
 use tempfile::TempDir;
 
-/// How long the outside world may take.
-const DEADLINE: Duration = Duration::from_secs(10);
-
-/// Runs a command and returns what it printed.
-///
-/// # Panics
-///
-/// If it fails.
-#[expect(clippy::must_use_candidate, reason = "many commands print nothing")]
-pub fn shell(command: &str) -> String {
-    let output = Command::new("sh").args(["-ec", command]).output().unwrap();
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        output.status.success(),
-        "{command}: {}{}",
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-    text(&output.stdout)
-}
-
-/// Tries until `poll` gives something.
-///
-/// # Panics
-///
-/// If it does not within ten seconds.
-pub fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = poll() {
-            return value;
-        }
-        assert!(start.elapsed() < DEADLINE, "not within 10 s: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Returns the path of a program of this workspace, built in the same profile.
-///
-/// # Panics
-///
-/// If it is not built.
-#[must_use]
-pub fn program(name: &str) -> PathBuf {
-    let own = std::env::current_exe().unwrap();
-    let path = own.ancestors().nth(2).unwrap().join(name);
-    assert!(
-        path.exists(),
-        "{} is not built: cargo build",
-        path.display()
-    );
-    path
-}
+use crate::{netns::shell, wait::eventually, world::built};
 
 /// A running helper, and the directory of its sockets.
 #[derive(Debug)]
@@ -98,7 +45,7 @@ impl Helper {
     /// If it cannot be started.
     #[must_use]
     pub fn start(config: &str) -> Self {
-        let binary = program("cairn-privhelper");
+        let binary = built().join("cairn-privhelper");
         Self::start_by(Command::new(binary), config)
     }
 
@@ -177,7 +124,12 @@ impl Helper {
     /// If it does not end.
     #[must_use]
     pub fn ended(mut self) -> (ExitStatus, String) {
-        let status = eventually("the helper ends", || self.child.try_wait().unwrap());
+        let (status, _) = eventually("the helper's end", || {
+            self.child
+                .try_wait()
+                .unwrap()
+                .ok_or_else(|| "it runs".to_owned())
+        });
         (status, self.log())
     }
 

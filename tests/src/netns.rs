@@ -12,7 +12,7 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes a new one with `lo` up.
+    /// Makes a new one with `lo` up and without duplicate address detection.
     ///
     /// # Panics
     ///
@@ -27,6 +27,8 @@ impl Netns {
         let netns = Self {
             name: name.to_owned(),
         };
+        // Nothing here has a duplicate; detecting that would cost each address a second.
+        netns.run("sysctl -qw net.ipv6.conf.default.accept_dad=0");
         netns.run("ip link set lo up");
         netns
     }
@@ -75,6 +77,16 @@ impl Netns {
             body()
         })
     }
+}
+
+/// Runs a line of shell in this namespace and returns what it printed.
+///
+/// # Panics
+///
+/// If it fails; with what it said.
+#[expect(clippy::must_use_candidate, reason = "most are run for what they do")]
+pub fn shell(line: &str) -> String {
+    run(Command::new("sh").args(["-ec", line]))
 }
 
 /// Runs a command and returns what it printed.

@@ -5,18 +5,25 @@ use std::{
     io::{BufRead, BufReader},
     net::IpAddr,
     process::{Child, Command, Stdio},
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
 };
 
 use nix::{sys::signal, unistd::Pid};
 
-use crate::netns::Netns;
+use crate::{netns::Netns, wait::eventually};
+
+/// How many answers make a ping that says something: a second's.
+const ENOUGH: usize = 100;
 
 /// A running ping, one packet each 10 ms.
 #[derive(Debug)]
 pub struct Ping {
     child: Child,
+    answered: Arc<AtomicUsize>,
     replies: thread::JoinHandle<BTreeSet<u32>>,
 }
 
@@ -44,32 +51,47 @@ impl Ping {
             .spawn()
             .unwrap();
         let output = BufReader::new(child.stdout.take().expect("it is piped"));
-        let (first, started) = mpsc::channel();
+        let answered = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&answered);
         let replies = thread::spawn(move || {
             let mut replies = BTreeSet::new();
-            for line in output.lines().map_while(Result::ok) {
-                if let Some(number) = reply(&line)
-                    && replies.insert(number)
-                    && replies.len() == 1
-                {
-                    first.send(()).expect("start() waits for it");
-                }
+            for number in output
+                .lines()
+                .map_while(Result::ok)
+                .filter_map(|line| reply(&line))
+            {
+                replies.insert(number);
+                count.store(replies.len(), Ordering::Relaxed);
             }
             replies
         });
-        started
-            .recv_timeout(crate::wait::PATIENCE)
-            .expect("an answer to ping");
-        Self { child, replies }
+        let ping = Self {
+            child,
+            answered,
+            replies,
+        };
+        ping.wait_for(1);
+        ping
     }
 
-    /// Ends it and tells what was lost since the first answer.
+    fn wait_for(&self, answers: usize) {
+        eventually("answers to ping", || {
+            match self.answered.load(Ordering::Relaxed) {
+                answered if answered >= answers => Ok(()),
+                answered => Err(format!("{answered} of {answers} came")),
+            }
+        });
+    }
+
+    /// Ends it, once it has been answered for at least a second, and tells what was lost since the
+    /// first answer.
     ///
     /// # Panics
     ///
     /// If ping has already ended by itself.
     #[must_use]
     pub fn stop(mut self) -> Loss {
+        self.wait_for(ENOUGH.max(self.answered.load(Ordering::Relaxed) + 1));
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         signal::kill(pid, signal::Signal::SIGINT).unwrap();
         self.child.wait().unwrap();

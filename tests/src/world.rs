@@ -23,7 +23,7 @@ pub use self::{
 };
 use crate::{
     isolate,
-    netns::{Netns, run},
+    netns::{Netns, run, shell},
 };
 
 const NODES: [&str; 2] = ["node-1", "node-2"];
@@ -59,9 +59,9 @@ impl World {
     /// Outside of [`isolate`](crate::isolate), or if anything cannot be made.
     #[must_use]
     pub fn build() -> Self {
-        sh("ip link add underlay type bridge && ip link set underlay up");
-        sh("ip address add 172.30.0.254/24 dev underlay");
-        sh("ip address add fd00:30::fe/64 dev underlay nodad");
+        shell("ip link add underlay type bridge && ip link set underlay up");
+        shell("ip address add 172.30.0.254/24 dev underlay");
+        shell("ip address add fd00:30::fe/64 dev underlay nodad");
         let bin = install();
         let nodes = NODES.map(|name| Node::new(name, &bin));
         let outside = Netns::new("outside");
@@ -131,7 +131,7 @@ pub fn print_logs() {
 /// Joins `netns` to the underlay as the host with this last part of the address.
 fn attach(netns: &Netns, host: &str) {
     let port = format!("port-{host}");
-    sh(&format!(
+    shell(&format!(
         "ip link add {port} type veth peer name eth0 netns {} && ip link set {port} master underlay up",
         netns.path().display()
     ));
@@ -183,8 +183,4 @@ pub fn built() -> std::path::PathBuf {
         directory
     };
     directory.to_owned()
-}
-
-fn sh(line: &str) {
-    run(std::process::Command::new("sh").args(["-ec", line]));
 }

@@ -7,6 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
+use nix::unistd::chown;
 use tests::{
     claims, netns,
     wait::eventually,
@@ -28,7 +29,7 @@ fn reported(node: &Node, words: &[&str]) {
     eventually(&format!("a problem with {words:?}"), || {
         let status = node.status();
         let problems = status
-            .pointer("/calc/Problems")
+            .pointer("/calc/properties/Problems")
             .cloned()
             .unwrap_or_default();
         let problems = problems.as_array().cloned().unwrap_or_default();
@@ -51,7 +52,7 @@ fn no_problem(node: &Node) {
     eventually("no problem", || {
         let status = node.status();
         match status
-            .pointer("/calc/Problems")
+            .pointer("/calc/properties/Problems")
             .and_then(serde_json::Value::as_array)
         {
             Some(problems) if problems.is_empty() => Ok(()),
@@ -105,7 +106,7 @@ fn a_field_of_the_wrong_type_is_reported_by_file_line_and_field() {
                 "cidr: fd00:244::/96\n",
                 "cidr: fd00:244::/96\n  natOutgoing: [1]\n",
             );
-            reported(node, &["pools.yaml", "17", "natOutgoing"]);
+            reported(node, &["pools.yaml:16:", "pods-v6", "natOutgoing"]);
             assert_eq!(node.kernel_state(), state, "live routes stay");
         },
     );
@@ -222,7 +223,18 @@ fn a_pin_of_another_shape_is_refused_and_left_alone() {
             create.args(["map", "create"]).arg(&pin);
             netns::run(create.args("type hash key 4 value 4 entries 10 name other".split(' ')));
             node.start();
-            logged(node, &["cali_v4_routes", "type"]);
+            logged(node, &["cali_v4_routes", "belongs to the user 0", "chown"]);
+            chown(&pin, Some(Node::PRIVHELPER_USER.into()), None).unwrap();
+            logged(
+                node,
+                &[
+                    "cali_v4_routes",
+                    "type",
+                    "Hash",
+                    "LPM_TRIE",
+                    "remove the pin",
+                ],
+            );
             assert!(pin.exists(), "it is not Cairn's to delete");
             fs::remove_file(&pin).unwrap();
             node.converged();

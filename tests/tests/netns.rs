@@ -15,8 +15,9 @@ use futures_util::StreamExt;
 use ipc_proto::{BpfRoute, BpfTarget, Flags, LinkEvent, LinkRole, Observed, Op, OpError, Step};
 use ipnet::IpNet;
 use tests::{
-    helper::{Helper, feed, link, link_state, shell},
+    helper::{Helper, feed, link, link_state},
     isolate,
+    netns::shell,
 };
 
 /// Runs `body` inside with a runtime.

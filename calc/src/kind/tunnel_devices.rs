@@ -59,6 +59,24 @@ fn want(family: Family, index: &Index) -> Option<TunnelDevice> {
     })
 }
 
+/// Returns whether a device is wanted that has not been seen up with its address: what goes through
+/// it is yet to come.
+pub(crate) fn awaited(index: &Index) -> bool {
+    Family::ALL.into_iter().any(|family| {
+        let Some(desired) = want(family, index) else {
+            return false;
+        };
+        let complete = index.links.tunnel(family.tunnel()).is_some_and(|seen| {
+            seen.up
+                && seen
+                    .addresses
+                    .iter()
+                    .any(|net| net.addr() == desired.address)
+        });
+        !complete
+    })
+}
+
 /// Returns the largest packet, in bytes, that fits into the tunnel: as configured, or else what the
 /// uplink leaves beside the outer headers.
 pub(super) fn mtu(family: Family, index: &Index) -> Option<u32> {

@@ -170,7 +170,7 @@ impl Node {
         let problems = self.helper_problem.as_deref().into_iter();
         let problems = problems.chain(self.datastore_problems.lines());
         let status = Status {
-            in_sync: self.reconciler.is_in_sync(),
+            in_sync: self.reconciler.is_in_sync() && !self.calculator.awaits_tunnel(),
             connected: self.reconciler.is_connected(),
             desired: counts.desired,
             pending: counts.pending,

@@ -3,7 +3,8 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use calc::{Calculator, datastore::Store};
+use calc::{Calculator, datastore::Store, event::Event};
+use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Tunnel};
 use serde_json::Value;
 
 use super::graph_vectors::{complete, json, text};
@@ -39,4 +40,52 @@ fn the_files_of_a_cluster_give_the_routes_of_each_node() {
         assert_eq!(desired.len(), 35);
         assert_eq!(actual, desired, "{node}");
     }
+}
+
+#[test]
+fn a_tunnel_is_awaited_until_it_is_up_with_its_address() {
+    let mut store = Store::new("node-1");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/yaml");
+    for file in ["nodes.yaml", "ippools.yaml"] {
+        store.set(file, &fs::read(data.join(file)).unwrap());
+    }
+    let mut calculator = Calculator::new("node-1".to_owned());
+    for event in store.update().unwrap().events {
+        calculator.handle(event);
+    }
+    let mut see = |name: &str, index, role, up, addresses: &[&str]| {
+        calculator.handle(Event::Link(LinkEvent::Set(LinkState {
+            link: Link {
+                index,
+                name: name.parse().unwrap(),
+            },
+            role,
+            up,
+            mac: None,
+            mtu: 1500,
+            addresses: addresses
+                .iter()
+                .map(|address| address.parse().unwrap())
+                .collect(),
+        })));
+        calculator.resolve();
+        calculator.awaits_tunnel()
+    };
+    let (v4, v6) = (
+        LinkRole::Tunnel(Tunnel::VxlanV4),
+        LinkRole::Tunnel(Tunnel::VxlanV6),
+    );
+    let own = ["172.31.10.11/24", "fd10:31:10::11/64"];
+    assert!(
+        !see("lo", 1, LinkRole::Other, true, &[]),
+        "without an uplink nothing is asked for"
+    );
+    assert!(see("eth0", 2, LinkRole::Uplink, true, &own));
+    assert!(
+        see("vxlan.calico", 3, v4, true, &["10.60.0.0/32"]),
+        "the other family's is missing"
+    );
+    assert!(see("vxlan-v6.calico", 4, v6, true, &[]));
+    assert!(see("vxlan-v6.calico", 4, v6, false, &["fd60:0:0:1::/128"]));
+    assert!(!see("vxlan-v6.calico", 4, v6, true, &["fd60:0:0:1::/128"]));
 }

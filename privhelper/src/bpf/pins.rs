@@ -1,11 +1,68 @@
 //! What a pinned map must be like. aya would use any without a look.
 
-use std::io;
+use std::{fs, io, os::unix::fs::MetadataExt, path::PathBuf};
 
 use aya::maps::{MapData, MapError, MapType};
+use nix::unistd::Uid;
 
-use super::BpfError;
 use crate::sandbox::PinDir;
+
+/// Why a pin cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PinError {
+    /// It is not of a map like ours.
+    #[error(
+        "the pin {path} is of a map with {what} {found}, not {wanted}: remove the pin, or set \
+         bpf_map_size_route"
+    )]
+    Shape {
+        /// The pin.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// What the map has.
+        found: String,
+        /// What it should have.
+        wanted: String,
+    },
+    /// It cannot be opened.
+    #[error("cannot open the pin {path}: BPF_OBJ_GET: {source}")]
+    Open {
+        /// The pin.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It cannot be opened, since it is somebody else's.
+    #[error(
+        "the pin {path} belongs to the user {owner}, and this helper runs as {own}: if it is a \
+         route map to share, chown it to {own}; otherwise remove it"
+    )]
+    Owner {
+        /// The pin.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who we are.
+        own: u32,
+    },
+    /// Its shape cannot be read.
+    #[error("cannot read what the pin {path} is: {source}")]
+    Info {
+        /// The pin.
+        path: PathBuf,
+        /// Why.
+        source: Box<MapError>,
+    },
+    /// It cannot be removed.
+    #[error("cannot remove the pin {path}: unlink: {source}")]
+    Unpin {
+        /// The pin.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
 
 /// The shape of a map.
 #[derive(Clone, Copy, Debug)]
@@ -76,10 +133,10 @@ impl Shape {
     }
 
     /// Refuses a pin of anything but a map of this shape.
-    pub(super) fn check(&self, pins: &PinDir) -> Result<(), BpfError> {
+    pub(super) fn check(&self, pins: &PinDir) -> Result<(), PinError> {
         match self.difference(pins)? {
             None => Ok(()),
-            Some((what, found, wanted)) => Err(BpfError::Shape {
+            Some((what, found, wanted)) => Err(PinError::Shape {
                 path: pins.path().join(self.name),
                 what,
                 found,
@@ -89,31 +146,28 @@ impl Shape {
     }
 
     /// Removes a pin of anything but a map of this shape.
-    pub(super) fn make_way(&self, pins: &PinDir) -> Result<(), BpfError> {
+    pub(super) fn make_way(&self, pins: &PinDir) -> Result<(), PinError> {
         let Some((what, found, wanted)) = self.difference(pins)? else {
             return Ok(());
         };
         let path = pins.path().join(self.name);
         tracing::warn!(path = %path.display(), what, found, wanted, "the map is made anew");
-        std::fs::remove_file(pins.entry(self.name))
-            .map_err(|source| BpfError::Unpin { path, source })
+        fs::remove_file(pins.entry(self.name)).map_err(|source| PinError::Unpin { path, source })
     }
 
     /// Returns what differs in the map that is pinned, if one is.
-    fn difference(&self, pins: &PinDir) -> Result<Option<Difference>, BpfError> {
-        let info = match MapData::from_pin(pins.entry(self.name)).and_then(|map| map.info()) {
-            Ok(info) => info,
-            Err(MapError::SyscallError(error))
-                if error.io_error.kind() == io::ErrorKind::NotFound =>
-            {
-                return Ok(None);
-            }
-            Err(source) => {
-                let path = pins.path().join(self.name);
-                let source = Box::new(source);
-                return Err(BpfError::Pin { path, source });
-            }
+    fn difference(&self, pins: &PinDir) -> Result<Option<Difference>, PinError> {
+        let path = || pins.path().join(self.name);
+        let info = |source| PinError::Info {
+            path: path(),
+            source: Box::new(source),
         };
+        let map = match MapData::from_pin(pins.entry(self.name)) {
+            Ok(map) => map,
+            Err(MapError::SyscallError(error)) => return missing(pins, self.name, error.io_error),
+            Err(source) => return Err(info(source)),
+        };
+        let info = map.info().map_err(info)?;
         let kind = match info.map_type() {
             Ok(kind) => format!("{kind:?}"),
             Err(_unknown) => "unknown".to_owned(),
@@ -142,5 +196,20 @@ impl Shape {
             ),
         ];
         Ok(shape.into_iter().find(|(_, found, wanted)| found != wanted))
+    }
+}
+
+/// Tells why a pin cannot be opened; that there is none is well.
+fn missing(pins: &PinDir, name: &str, source: io::Error) -> Result<Option<Difference>, PinError> {
+    let path = pins.path().join(name);
+    let own = Uid::effective().as_raw();
+    match fs::symlink_metadata(pins.entry(name)) {
+        _ if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Ok(file) if file.uid() != own => Err(PinError::Owner {
+            path,
+            owner: file.uid(),
+            own,
+        }),
+        _ => Err(PinError::Open { path, source }),
     }
 }

@@ -6,10 +6,10 @@
 use std::io;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST,
+    NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
-use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::{RouteNetlinkMessage, neighbour::NeighbourMessage};
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use nix::{
     errno::Errno,
@@ -40,6 +40,26 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// Makes an object, or makes it so if there is one.
+    pub(crate) fn set(message: RouteNetlinkMessage) -> Self {
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        Self { message, flags }
+    }
+
+    /// Changes or deletes an object that there is.
+    pub(crate) fn change(message: RouteNetlinkMessage) -> Self {
+        Self { message, flags: 0 }
+    }
+
+    /// Sets or deletes a neighbour or forwarding entry.
+    pub(crate) fn entry(message: NeighbourMessage, set: bool) -> Self {
+        if set {
+            Self::set(RouteNetlinkMessage::NewNeighbour(message))
+        } else {
+            Self::change(RouteNetlinkMessage::DelNeighbour(message))
+        }
+    }
+
     /// Returns whether it makes something absent.
     pub(crate) fn deletes(&self) -> bool {
         matches!(

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use ipc_proto::{IfName, Mac, OpError, TunnelDevice};
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage},
@@ -271,7 +271,7 @@ fn delete(requests: &mut Requests, name: &IfName, index: u32) -> Result<(), OpEr
     let mut message = LinkMessage::default();
     message.header.index = index;
     let message = RouteNetlinkMessage::DelLink(message);
-    match send(requests, Request { message, flags: 0 }) {
+    match send(requests, Request::change(message)) {
         Err(refused) if refused.errno != Errno::ENODEV => {
             Err(kernel(&format!("RTM_DELLINK {name}"), &refused))
         }
@@ -289,7 +289,7 @@ fn modify(
     message.header.index = index;
     change_it(&mut message);
     let message = RouteNetlinkMessage::SetLink(message);
-    change(requests, "RTM_SETLINK", name, Request { message, flags: 0 })
+    change(requests, "RTM_SETLINK", name, Request::change(message))
 }
 
 /// Leaves `address` as the only one besides the kernel's own link-local one.
@@ -311,12 +311,11 @@ fn set_address(
         let flags = AddressAttribute::Flags(AddressFlags::Nodad);
         message.attributes.push(flags);
         let message = RouteNetlinkMessage::NewAddress(message);
-        let flags = NLM_F_CREATE | NLM_F_REPLACE;
-        change(requests, "RTM_NEWADDR", name, Request { message, flags })?;
+        change(requests, "RTM_NEWADDR", name, Request::set(message))?;
     }
     for other in own.into_iter().filter(|other| *other != wanted) {
         let message = RouteNetlinkMessage::DelAddress(address_message(index, other));
-        change(requests, "RTM_DELADDR", name, Request { message, flags: 0 })?;
+        change(requests, "RTM_DELADDR", name, Request::change(message))?;
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Shows Cairn at work in a world of two nodes and four pods. Everything happens in namespaces that
+//! Shows Cairn at work in a world of two nodes and four pods; with `--shell`, leaves you in it.
+//! Everything happens in namespaces that
 //! take all with them when this process ends, however it ends.
 #![expect(clippy::print_stdout, reason = "it is there to be read")]
 #![expect(
@@ -6,7 +7,10 @@
     reason = "a demo that cannot go on says where it stopped"
 )]
 
-use std::process::ExitCode;
+use std::{
+    ffi::OsString,
+    process::{Command, ExitCode},
+};
 
 use tests::{
     claims::{self, Drift, Seen},
@@ -48,6 +52,9 @@ fn story() -> Result<(), String> {
     println!("Two nodes, two pods on each, a VXLAN pool; Cairn's three processes on each node.\n");
     let mut world = World::build();
     tell("Cairn starts", claims::comes_up(&mut world))?;
+    if std::env::args().any(|argument| argument == "--shell") {
+        return explore();
+    }
     tell(
         "pods of one node",
         claims::pods_of_a_node_reach_each_other(&mut world),
@@ -82,6 +89,18 @@ fn story() -> Result<(), String> {
         "a clean stop",
         claims::a_stop_leaves_forwarding_in_place(&mut world),
     )
+}
+
+/// Gives the reader a shell in the world, for as long as it runs.
+fn explore() -> Result<(), String> {
+    println!("`nsenter --net=/run/netns/node-1` enters a node or pod, and");
+    println!("`cairnctl --runtime-dir /run/node-1/run routes` asks Cairn there; `exit` ends all.");
+    let mut path = OsString::from("/run/cairn-bin:");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    let shell = Command::new("sh").env("PATH", path).status();
+    shell
+        .map(drop)
+        .map_err(|error| format!("cannot run sh: {error}"))
 }
 
 fn tell(title: &str, seen: Seen) -> Result<(), String> {

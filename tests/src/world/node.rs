@@ -19,9 +19,8 @@ use crate::{
     wait::eventually,
 };
 
-/// The users of `calc` and the helper, as numbers: nothing here has names for them.
+/// The user of `calc`, as a number: nothing here has a name for it.
 const CALC_USER: u32 = 64_110;
-const PRIVHELPER_USER: u32 = 64_111;
 
 /// How often Cairn reads the kernel back here, in seconds. (The default is 90.)
 const REFRESH: &str = "1.0";
@@ -51,6 +50,9 @@ pub struct Node {
 }
 
 impl Node {
+    /// The user of the helper, as a number.
+    pub const PRIVHELPER_USER: u32 = 64_111;
+
     /// Makes the node and installs Cairn, whose programs are in `bin`.
     pub(super) fn new(name: &str, bin: &Path) -> Self {
         let directory = Path::new("/run").join(name);
@@ -99,7 +101,8 @@ impl Node {
         write(
             "privhelper.toml",
             format!(
-                "user = {PRIVHELPER_USER}\ncalc_user = {CALC_USER}\npin_dir = '{}'\n",
+                "user = {}\ncalc_user = {CALC_USER}\npin_dir = '{}'\n",
+                Self::PRIVHELPER_USER,
                 self.pin_dir().display()
             ),
         );
@@ -226,7 +229,7 @@ impl Node {
         };
         let status = self.status();
         let pid = status
-            .pointer(&format!("/supervisor/{property}"))
+            .pointer(&format!("/supervisor/properties/{property}"))
             .and_then(Value::as_u64)?;
         u32::try_from(pid).ok().filter(|pid| *pid != 0)
     }

@@ -86,7 +86,7 @@ impl Pod {
         ready.recv().unwrap();
     }
 
-    /// Asks whoever has `address` for its name; `None` if nobody answers within a second.
+    /// Asks whoever has `address` for its name; `None` if nobody answers soon.
     ///
     /// # Panics
     ///
@@ -94,10 +94,11 @@ impl Pod {
     #[must_use]
     pub fn ask(&self, address: IpAddr) -> Option<String> {
         let ask = move || {
-            let second = Duration::from_secs(1);
+            // Below the second after which TCP would try again: the caller does that.
+            let patience = Duration::from_millis(500);
             let to = SocketAddr::new(address, PORT);
-            let mut stream = TcpStream::connect_timeout(&to, second)?;
-            stream.set_read_timeout(Some(second))?;
+            let mut stream = TcpStream::connect_timeout(&to, patience)?;
+            stream.set_read_timeout(Some(patience))?;
             let mut name = String::new();
             stream.read_to_string(&mut name)?;
             Ok::<_, std::io::Error>(name)

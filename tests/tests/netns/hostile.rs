@@ -8,7 +8,12 @@ use ipc_proto::{
 };
 use nix::unistd::{Uid, seteuid};
 use serde_bytes::ByteBuf;
-use tests::helper::{Calc, Helper, bytes, eventually, program, shell};
+use tests::{
+    helper::{Calc, Helper, bytes},
+    netns::shell,
+    wait::eventually,
+    world::built,
+};
 
 use super::{prefix, refused, test};
 
@@ -224,7 +229,7 @@ fn unprivileged(capabilities: &str) -> Command {
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(format!("--inh-caps=-all,{capabilities}"))
         .arg(format!("--ambient-caps=-all,{capabilities}"))
-        .arg(program("cairn-privhelper"));
+        .arg(built().join("cairn-privhelper"));
     command
 }
 
@@ -283,7 +288,7 @@ fn the_service_manager_hears_that_it_is_ready_and_alive() {
                 .set_read_timeout(Some(Duration::from_secs(10)))
                 .unwrap();
             shell("chmod 0666 /run/notify");
-            let mut command = Command::new(program("cairn-privhelper"));
+            let mut command = Command::new(built().join("cairn-privhelper"));
             command
                 .env("NOTIFY_SOCKET", path)
                 .env("WATCHDOG_USEC", "100000");
@@ -314,15 +319,17 @@ fn it_dies_with_its_supervisor() {
     test("hostile::it_dies_with_its_supervisor", || async {
         let mut supervisor = Command::new("sh");
         supervisor
-            .args(["-c", "\"$0\" \"$@\" & wait"])
-            .arg(program("cairn-privhelper"))
-            .env("CAIRN_SUPERVISED", "1");
+            .args(["-c", "CAIRN_SUPERVISED=$$ \"$0\" \"$@\" & wait"])
+            .arg(built().join("cairn-privhelper"));
         let helper = Helper::start_by(supervisor, "");
         helper.connect().await.hello().await;
         let running = || shell("pgrep -r R,S,D -x cairn-privhelpe || true");
         assert_ne!(running(), "");
         helper.signal("KILL");
-        eventually("the helper follows", || running().is_empty().then_some(()));
+        eventually("the helper's end", || match running() {
+            pids if pids.is_empty() => Ok(()),
+            pids => Err(format!("{pids} runs")),
+        });
     });
 }
 

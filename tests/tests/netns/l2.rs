@@ -3,7 +3,10 @@
 use ipc_proto::{
     FdbKey, LinkProfile, Mac, NeighbourKey, Observed, Op, OpError, Tunnel, TunnelDevice,
 };
-use tests::helper::{Calc, link, shell};
+use tests::{
+    helper::{Calc, link},
+    netns::shell,
+};
 
 use super::{address, routes::world, sorted, test};
 

@@ -1,7 +1,10 @@
 //! Kernel routes in both families: set, read back, changed, cleared; and what others made stays.
 
 use ipc_proto::{Hop, KernelRoute, Observed, Op, OpError, Protocol, RouteKey, RouteKind, Table};
-use tests::helper::{Calc, Helper, link, shell};
+use tests::{
+    helper::{Calc, Helper, link},
+    netns::shell,
+};
 
 use super::{address, prefix, sorted, test};
 
