@@ -14,6 +14,21 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
+/// Flags of TCP.
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+
+/// Where in its flow a packet is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The protocol does not tell.
+    Any,
+    /// It asks for a connection.
+    Start,
+    /// It is a later one of a connection.
+    Later,
+}
+
 /// Which part of a fragmented packet this is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fragment {
@@ -111,30 +126,50 @@ impl Header<16> {
 }
 
 impl<const N: usize> Header<N> {
-    /// Returns the flow; none if the protocol is one whose flows are not told apart here.
+    /// Returns the flow and where in it the packet is; none if the protocol is one whose flows are
+    /// not told apart here.
     #[inline(always)]
-    pub(crate) fn flow(&self, ctx: &TcContext) -> Option<Flow<N>> {
+    pub(crate) fn flow(&self, ctx: &TcContext) -> Option<(Flow<N>, Phase)> {
+        let mut phase = Phase::Any;
         let ports = match self.protocol {
-            TCP | UDP => ctx.load(self.above).ok()?,
-            ICMP | ICMPV6 => {
-                let [kind, _, _, _, high, low]: [u8; 6] = ctx.load(self.above).ok()?;
-                let echo = if N == 4 {
-                    self.protocol == ICMP && matches!(kind, 0 | 8)
+            TCP => {
+                // Ports, sequence numbers, length of the header, flags.
+                let [ports, _, _, last]: [[u8; 4]; 4] = ctx.load(self.above).ok()?;
+                phase = if last[1] & (SYN | ACK) == SYN {
+                    Phase::Start
                 } else {
-                    self.protocol == ICMPV6 && matches!(kind, 128 | 129)
+                    Phase::Later
                 };
-                if !echo {
+                two(ports)
+            }
+            UDP => two(ctx.load(self.above).ok()?),
+            ICMP | ICMPV6 => {
+                let [first, second]: [[u8; 4]; 2] = ctx.load(self.above).ok()?;
+                let (protocol, kinds) = if N == 4 {
+                    (ICMP, (8, 0))
+                } else {
+                    (ICMPV6, (128, 129))
+                };
+                let kind = first[0];
+                if self.protocol != protocol || (kind != kinds.0 && kind != kinds.1) {
                     return None;
                 }
-                [u16::from_ne_bytes([high, low]); 2]
+                let [identifier, _] = two(second);
+                [identifier; 2]
             }
             _ => return None,
         };
-        Some(Flow {
+        let flow = Flow {
             source: self.source,
             destination: self.destination,
             ports,
             protocol: u32::from(self.protocol),
-        })
+        };
+        Some((flow, phase))
     }
+}
+
+#[inline(always)]
+fn two([a, b, c, d]: [u8; 4]) -> [u16; 2] {
+    [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d])]
 }

@@ -3,6 +3,8 @@
 //! A packet from one workload of this node to another goes straight to it, with the next hardware
 //! addresses and one hop less; any other is left to the stack, unchanged. A flow of which one
 //! direction comes through the stack is answered through the stack, which may have translated it.
+//! A TCP connection goes straight only if its start did, so that neither one that is older than the
+//! programs nor one that the maps have forgotten loses its translation.
 #![expect(
     unsafe_code,
     reason = "the licence section, fields of the context, helpers and pointers into map values"
@@ -17,10 +19,11 @@ use aya_ebpf::{
     programs::TcContext,
 };
 use ebpf::{
-    DEFAULT_MAX_ENTRIES, Endpoint, Flow, MAP_FLAGS, MAX_ENDPOINTS, MAX_FLOWS, Value, Verdict, flags,
+    DEFAULT_MAX_ENTRIES, Endpoint, Flow, MAP_FLAGS, MAX_ENDPOINTS, MAX_FLOWS, Value, Verdict,
+    flags, way,
 };
 
-use crate::packet::{Fragment, Header, IP};
+use crate::packet::{Fragment, Header, IP, Phase};
 
 /// `PACKET_HOST`: the frame is to the interface's own address.
 const PACKET_HOST: u32 = 0;
@@ -128,16 +131,14 @@ impl<const N: usize> Family<N> {
         if header.hops_left <= 1 {
             return Err(Verdict::Expired);
         }
-        let flow = header.flow(ctx).ok_or(Verdict::Protocol)?;
+        let (flow, phase) = header.flow(ctx).ok_or(Verdict::Protocol)?;
         let endpoint = ENDPOINTS.get_ptr(to).ok_or(Verdict::NoEndpoint)?;
         // The answers must be able to take the same way.
         ENDPOINTS.get_ptr(own).ok_or(Verdict::NoEndpoint)?;
-        if self.flows.get_ptr(flow).is_some() {
-            return Err(Verdict::StackFlow);
-        }
         if !fits(ctx, to) {
             return Err(Verdict::TooLarge);
         }
+        self.may_go_straight(&flow, phase)?;
         // Nothing is changed before here. If the first change is made, so are the others: it has
         // made the packet's start this program's own.
         if N == 4 {
@@ -184,19 +185,42 @@ impl<const N: usize> Family<N> {
         if header.fragment == Fragment::Later || self.workload(&header.source).is_none() {
             return;
         }
-        let Some(flow) = header.flow(ctx) else { return };
-        let [from, to] = flow.ports;
-        let answer = Flow {
-            source: flow.destination,
-            destination: flow.source,
-            ports: [to, from],
-            protocol: flow.protocol,
+        let Some((flow, _)) = header.flow(ctx) else {
+            return;
         };
+        let answer = reversed(&flow);
         // Looking it up keeps it from being forgotten, and is cheaper than writing it again.
-        if self.flows.get_ptr(answer).is_none() {
+        if self.way(&answer) != Some(way::STACK) {
             // A full map forgets another flow, so this does not fail but for want of memory.
-            let _full = self.flows.insert(answer, 0, 0);
+            let _full = self.flows.insert(answer, way::STACK, 0);
         }
+    }
+
+    /// Says why the stack must have a packet of this flow, if it must.
+    #[inline(always)]
+    fn may_go_straight(&self, flow: &Flow<N>, phase: Phase) -> Result<(), Verdict> {
+        match (self.way(flow), phase) {
+            (Some(way::STACK), _) => Err(Verdict::StackFlow),
+            (_, Phase::Any) | (Some(_), Phase::Later) => Ok(()),
+            (None, Phase::Later) => Err(Verdict::StartUnseen),
+            (_, Phase::Start) => {
+                let answer = reversed(flow);
+                if self.way(&answer) == Some(way::STACK) {
+                    // A connection of the same ports may be in use that the stack translates.
+                    return Err(Verdict::StackFlow);
+                }
+                let note = |flow| self.flows.insert(flow, way::STRAIGHT, 0);
+                note(answer).map_err(|_| Verdict::Refused)?;
+                note(*flow).map_err(|_| Verdict::Refused)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn way(&self, flow: &Flow<N>) -> Option<u8> {
+        // SAFETY: it is a byte, and whichever flow an element is used for meanwhile, it is one of
+        // the ways.
+        unsafe { self.flows.get(flow) }.copied()
     }
 
     /// Returns the link of the workload of this node that has the address, and its route's flags.
@@ -215,6 +239,17 @@ impl<const N: usize> Family<N> {
         let index = u32::from_ne_bytes([*a, *b, *c, *d]);
         let is_workload = flags & (WANTED | flags::HOST) == WANTED;
         (is_workload && index != 0).then_some((index, flags))
+    }
+}
+
+#[inline(always)]
+fn reversed<const N: usize>(flow: &Flow<N>) -> Flow<N> {
+    let [from, to] = flow.ports;
+    Flow {
+        source: flow.destination,
+        destination: flow.source,
+        ports: [to, from],
+        protocol: flow.protocol,
     }
 }
 

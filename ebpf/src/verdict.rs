@@ -33,17 +33,19 @@ pub enum Verdict {
     Expired = 11,
     /// The other direction of its flow comes through the stack, which may have translated it.
     StackFlow = 12,
+    /// The start of its TCP connection did not go straight, so that the stack may have translated it.
+    StartUnseen = 13,
     /// It is larger than the MTU of the link that it goes to.
-    TooLarge = 13,
+    TooLarge = 14,
     /// The kernel would not let it be changed.
-    Refused = 14,
+    Refused = 15,
     /// The stack sent it to a workload.
-    FromStack = 15,
+    FromStack = 16,
 }
 
 impl Verdict {
     /// Each with its name, in the order of their numbers.
-    pub const ALL: [(Self, &str); 16] = [
+    pub const ALL: [(Self, &str); 17] = [
         (Self::Redirected, "redirected"),
         (Self::Frame, "frame"),
         (Self::NotIp, "not-ip"),
@@ -57,12 +59,13 @@ impl Verdict {
         (Self::Protocol, "protocol"),
         (Self::Expired, "expired"),
         (Self::StackFlow, "stack-flow"),
+        (Self::StartUnseen, "start-unseen"),
         (Self::TooLarge, "too-large"),
         (Self::Refused, "refused"),
         (Self::FromStack, "from-stack"),
     ];
     /// How many there are.
-    pub const COUNT: u32 = 16;
+    pub const COUNT: u32 = 17;
 }
 
 #[expect(clippy::as_conversions, reason = "a constant of few elements")]

@@ -1,7 +1,6 @@
 //! The packet programs on the hooks of workloads' links.
 //!
-//! A pin of its TCX link keeps each attached, whatever becomes of this process; detaching is
-//! unpinning. The next helper takes the links over, so that a hook never has two of our programs,
+//! A pin of its TCX link keeps each attached, whatever becomes of this process. The next helper takes the links over, so that a hook never has two of our programs,
 //! and none is missing for a moment. The pins tell what is attached: asking the kernel would take
 //! `CAP_SYS_ADMIN`.
 
@@ -175,7 +174,14 @@ impl Attachments {
         Ok(None)
     }
 
+    /// Detaches a program and removes the pin.
     fn unpin(&self, place: Place) -> Result<(), Errno> {
+        if let Ok(link) = TcxLink::open(&self.pins.entry(&place.name()))
+            && let Err(errno) = link.detach()
+        {
+            // Its interface is gone, or it is no link.
+            tracing::debug!(%errno, pin = place.name(), "nothing to detach");
+        }
         match fs::remove_file(self.pins.entry(&place.name())) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(Errno::from_raw(error.raw_os_error().unwrap_or_default()))

@@ -12,6 +12,8 @@ pub mod claims;
 pub mod helper;
 pub mod isolate;
 pub mod netns;
+pub mod packets;
 pub mod ping;
+pub mod talk;
 pub mod wait;
 pub mod world;

@@ -22,6 +22,7 @@ const BPF_OBJ_GET: libc::c_int = 7;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const BPF_LINK_CREATE: libc::c_int = 28;
 const BPF_LINK_UPDATE: libc::c_int = 29;
+const BPF_LINK_DETACH: libc::c_int = 34;
 
 /// `BPF_LINK_TYPE_TCX` of `enum bpf_link_type`.
 const TCX: u32 = 11;
@@ -59,6 +60,12 @@ struct UpdateAttr {
     new_prog_fd: u32,
     flags: u32,
     old_prog_fd: u32,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct DetachAttr {
+    link_fd: u32,
 }
 
 /// The start of `struct bpf_link_info`, for a TCX link.
@@ -137,6 +144,16 @@ impl TcxLink {
         };
         // SAFETY: the layout is the kernel's, and there are no pointers in it.
         unsafe { bpf(BPF_LINK_UPDATE, &mut attr) }.map(drop)
+    }
+
+    /// Detaches its program, for good. The kernel would do so some time after the last pin and
+    /// descriptor are gone.
+    pub(crate) fn detach(&self) -> Result<(), Errno> {
+        let mut attr = DetachAttr {
+            link_fd: self.number(),
+        };
+        // SAFETY: the layout is the kernel's, and there are no pointers in it.
+        unsafe { bpf(BPF_LINK_DETACH, &mut attr) }.map(drop)
     }
 
     /// Returns whether it is a TCX link on this hook of this interface. One whose interface is gone
