@@ -212,7 +212,7 @@ fn link() -> impl Strategy<Value = LinkState> {
                 }
             },
             up,
-            mac: None,
+            mac: jumbo.then_some(Mac([0xee; 6])),
             mtu: if jumbo { 9000 } else { 1500 },
             addresses,
         })
