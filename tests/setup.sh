@@ -17,6 +17,8 @@ need setpriv util-linux
 need bpftool bpftool
 need nft nftables
 need sysctl procps
+need busctl systemd
+need dbus-daemon dbus
 [ -e /usr/include/stdio.h ] || missing="$missing libc6-dev"
 if [ -n "$missing" ]; then
     [ "$(id -u)" = 0 ] || { say "as root, please: missing are$missing"; exit 1; }

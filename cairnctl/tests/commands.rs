@@ -117,8 +117,12 @@ fn serve<F: zbus::object_server::Interface + Clone>(
             .unwrap();
         runtime.block_on(async {
             let listener = UnixListener::from_std(listener).unwrap();
-            bus::serve_face(listener, |_| true, path, face).await
-        })
+            loop {
+                let stream = bus::accept(&listener, |_| true).await.unwrap();
+                let server = bus::server(stream).serve_at(path, face.clone());
+                tokio::spawn(async move { server.build().await.unwrap().closed().await });
+            }
+        });
     });
 }
 

@@ -85,8 +85,8 @@ pub struct Config {
     /// How long after a reading the kernel is read back without a cause (Felix's
     /// `RouteRefreshInterval`); `None` is never.
     pub route_refresh_interval: Option<Duration>,
-    /// The users, by number, who may look at this process and ask for a resync; root and its own
-    /// user always may.
+    /// The users, by number, who may look at this process and ask for a resync; root and whom
+    /// its socket belongs to always may.
     pub face_users: Vec<u32>,
 }
 

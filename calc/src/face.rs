@@ -7,8 +7,12 @@
     reason = "what zbus's macro generates uses a HashMap for properties"
 )]
 
+use std::future::pending;
+
 use ipc_proto::{
-    Incarnation, codec,
+    Incarnation,
+    bus::{self, Presence},
+    codec,
     view::{Rows, RowsRequest},
 };
 use serde_bytes::ByteBuf;
@@ -56,6 +60,20 @@ pub(crate) struct Face {
     pub(crate) status: watch::Receiver<Status>,
     /// The way to the shell.
     pub(crate) requests: mpsc::Sender<Request>,
+    /// Whether this is on the system bus.
+    pub(crate) presence: Presence,
+}
+
+impl bus::Face for Face {
+    fn presence(&self) -> &Presence {
+        &self.presence
+    }
+
+    async fn changed(&mut self) {
+        if self.status.changed().await.is_err() {
+            pending::<()>().await;
+        }
+    }
 }
 
 impl Face {
@@ -113,44 +131,50 @@ impl Face {
     }
 
     /// Whether the kernel holds all that the datastore asks for.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn in_sync(&self) -> bool {
         self.status.borrow().in_sync
     }
 
     /// Whether the helper can be reached.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn connected(&self) -> bool {
         self.status.borrow().connected
     }
 
     /// How many entries of the kernel there should be.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn desired(&self) -> u64 {
         count(self.status.borrow().desired)
     }
 
     /// How many changes are still to be made.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn pending(&self) -> u64 {
         count(self.status.borrow().pending)
     }
 
     /// How many entries failed at the last attempt.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn held(&self) -> u64 {
         count(self.status.borrow().held)
     }
 
     /// How often the kernel was read back.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn resyncs(&self) -> u64 {
         self.status.borrow().resyncs
     }
 
     /// What is wrong at present, and what to do about it.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn problems(&self) -> Vec<String> {
         self.status.borrow().problems.clone()
+    }
+
+    /// The name on the system bus, or why there is none.
+    #[zbus(property)]
+    fn system_bus(&self) -> String {
+        self.presence.text()
     }
 }

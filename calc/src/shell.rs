@@ -18,8 +18,10 @@ use std::{
     pin::pin,
 };
 
-use ipc_proto::{Incarnation, bus};
-use nix::unistd::geteuid;
+use ipc_proto::{
+    Incarnation,
+    bus::{self, Presence},
+};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
@@ -102,11 +104,11 @@ async fn serve(config: Config, listener: UnixListener) -> Result<(), ShellError>
         node: config.node_name.clone(),
         status,
         requests: request_sender,
+        presence: Presence::default(),
     };
-    let (own, users) = (geteuid().as_raw(), config.face_users.clone());
+    let users = config.face_users.clone();
     tasks.spawn(async move {
-        let allowed = |uid| uid == 0 || uid == own || users.contains(&uid);
-        bus::serve_face(listener, allowed, bus::CALC_PATH, object)
+        bus::show(listener, users, bus::CALC_PATH, object)
             .await
             .map_err(ShellError::Face)
     });

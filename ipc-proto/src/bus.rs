@@ -3,16 +3,22 @@
 //! The only I/O of this crate. A server checks who is at the other end (`SO_PEERCRED`) before the
 //! first byte is read, and refuses oversized messages before they are allocated.
 
+mod face;
 mod faces;
 mod guard;
+mod system;
 
 use std::{io, path::Path, time::Duration};
 
 use tokio::net::{UnixListener, UnixStream};
 use zbus::{Connection, Guid, connection::Builder};
 
-pub use self::faces::{Calc1Proxy, DataplaneProxy, PrivHelper1Proxy, Supervisor1Proxy};
 use self::guard::Guarded;
+pub use self::{
+    face::{Face, announce, show},
+    faces::{Calc1Proxy, DataplaneProxy, PrivHelper1Proxy, Supervisor1Proxy},
+    system::{Presence, SYSTEM_BUS, show_on_bus},
+};
 
 /// The object path of the helper's data path.
 pub const DATAPLANE_PATH: &str = "/io/cairn/Dataplane1";
@@ -79,33 +85,7 @@ pub async fn accept(
 
 /// Returns a builder for the server's end of an accepted connection, without fear of its peer.
 pub fn server(stream: UnixStream) -> Builder<'static> {
-    Builder::socket(Guarded(stream))
+    Builder::socket(Guarded::server(stream))
         .server(Guid::generate())
         .p2p()
-}
-
-/// Shows `face` at `path` to every allowed client of `listener`, until the listener fails.
-///
-/// # Errors
-///
-/// What `accept(2)` said.
-pub async fn serve_face<F>(
-    listener: UnixListener,
-    allowed: impl Fn(u32) -> bool,
-    path: &'static str,
-    face: F,
-) -> io::Result<()>
-where
-    F: zbus::object_server::Interface + Clone,
-{
-    loop {
-        let stream = accept(&listener, &allowed).await?;
-        let builder = server(stream).serve_at(path, face.clone());
-        tokio::spawn(async move {
-            match builder.build().await {
-                Ok(connection) => connection.closed().await,
-                Err(error) => tracing::debug!(%error, "a client of {path} went away"),
-            }
-        });
-    }
 }

@@ -21,7 +21,13 @@ use aya::{
 use nix::errno::Errno;
 
 use self::pins::Shape;
-pub use self::{endpoints::Endpoints, pins::PinError, routes::RouteMaps, verdicts::Verdicts};
+pub use self::{
+    endpoints::Endpoints,
+    pins::PinError,
+    routes::RouteMaps,
+    sys::{Stopped, Trie},
+    verdicts::Verdicts,
+};
 use crate::sandbox::PinDir;
 
 /// The BPF object, as the build made it.

@@ -43,7 +43,7 @@ pub struct Config {
     pub user: Account,
     /// Whose `calc` it serves.
     pub calc: Uid,
-    /// Users who may look at its face, besides root and itself.
+    /// Users who may look at its face, besides root and whom its socket belongs to.
     pub face_users: Vec<u32>,
     /// The directory of the pins.
     pub pin_dir: PathBuf,

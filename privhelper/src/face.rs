@@ -1,14 +1,12 @@
 //! What the helper shows of itself. Read only; nothing here can change anything.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{collections::BTreeMap, future::pending};
 
-use ipc_proto::Incarnation;
+use ipc_proto::{
+    Incarnation,
+    bus::{self, Presence},
+};
+use tokio::sync::watch;
 use zbus::fdo;
 
 use crate::{bpf::Verdicts, watch::Watched};
@@ -19,7 +17,7 @@ pub struct Face {
     /// Which life of the process this is.
     pub incarnation: Incarnation,
     /// Whether `calc` holds a lease.
-    pub leased: Arc<AtomicBool>,
+    pub leased: watch::Receiver<bool>,
     /// The directory of the pins.
     pub pin_dir: String,
     /// The size of each BPF route map in entries.
@@ -28,31 +26,45 @@ pub struct Face {
     pub watched: Watched,
     /// The counters of the packet programs.
     pub verdicts: Verdicts,
+    /// Whether this is on the system bus.
+    pub presence: Presence,
+}
+
+impl bus::Face for Face {
+    fn presence(&self) -> &Presence {
+        &self.presence
+    }
+
+    async fn changed(&mut self) {
+        if self.leased.changed().await.is_err() {
+            pending::<()>().await;
+        }
+    }
 }
 
 #[zbus::interface(name = "io.cairn.PrivHelper1")]
 impl Face {
     /// The version of the program.
-    #[zbus(property)]
+    #[zbus(property(emits_changed_signal = "const"))]
     #[expect(clippy::unused_self, reason = "zbus asks for it")]
     fn version(&self) -> &'static str {
         env!("CARGO_PKG_VERSION")
     }
 
     /// Which life of the process this is.
-    #[zbus(property)]
+    #[zbus(property(emits_changed_signal = "const"))]
     fn incarnation(&self) -> u64 {
         self.incarnation.0
     }
 
     /// Whether calc holds the right to write.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn leased(&self) -> bool {
-        self.leased.load(Ordering::Relaxed)
+        *self.leased.borrow()
     }
 
     /// The capabilities that the process has.
-    #[zbus(property)]
+    #[zbus(property(emits_changed_signal = "const"))]
     #[expect(clippy::unused_self, reason = "zbus asks for it")]
     fn capabilities(&self) -> Vec<String> {
         let mut names: Vec<String> = caps::read(None, caps::CapSet::Effective)
@@ -65,13 +77,13 @@ impl Face {
     }
 
     /// The directory of the pins.
-    #[zbus(property)]
+    #[zbus(property(emits_changed_signal = "const"))]
     fn pin_dir(&self) -> &str {
         &self.pin_dir
     }
 
     /// The size of each BPF route map in entries.
-    #[zbus(property)]
+    #[zbus(property(emits_changed_signal = "const"))]
     fn map_size(&self) -> u32 {
         self.map_size
     }
@@ -88,5 +100,11 @@ impl Face {
         self.verdicts
             .read()
             .map_err(|error| fdo::Error::Failed(error.to_string()))
+    }
+
+    /// The name on the system bus, or why there is none.
+    #[zbus(property)]
+    fn system_bus(&self) -> String {
+        self.presence.text()
     }
 }

@@ -3,7 +3,10 @@
 //! Pure. Invariant: a client that applies a snapshot and then every feed that follows it, without a
 //! gap in the numbers, has the same table. What is not told yet is bounded by [`MAX_PENDING`].
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use ipc_proto::{Feed, Link, LinkEvent, LinkState};
 
@@ -15,6 +18,8 @@ const MAX_PENDING: usize = 4096;
 pub struct Links {
     by_index: Arc<BTreeMap<u32, LinkState>>,
     pending: BTreeMap<Link, LinkEvent>,
+    /// Those that have been down since the last feed, whatever they are at its end.
+    went_down: BTreeSet<Link>,
     seq: u64,
     /// Too much was pending, and all of it was dropped.
     overflowed: bool,
@@ -61,19 +66,35 @@ impl Links {
         self.by_index.is_empty()
     }
 
-    /// Takes in all interfaces that there are and returns whether anything has changed.
-    pub fn update(&mut self, actual: impl IntoIterator<Item = LinkState>) -> bool {
+    /// Takes in all interfaces that there are and returns whether there is anything to tell.
+    ///
+    /// `shaken` are those that were heard to be down since the last time, by index. One that is up
+    /// again has still lost what hung on it, so it is told as down and up.
+    pub fn update(
+        &mut self,
+        actual: impl IntoIterator<Item = LinkState>,
+        shaken: &BTreeSet<u32>,
+    ) -> bool {
         let actual: BTreeMap<u32, LinkState> = actual
             .into_iter()
             .map(|state| (state.link.index, state))
             .collect();
-        if actual == *self.by_index {
+        if actual == *self.by_index && shaken.is_empty() {
             return false;
         }
         for (index, before) in self.by_index.iter() {
-            if actual.get(index).map(|state| &state.link) != Some(&before.link) {
-                let gone = LinkEvent::Gone(before.link.clone());
-                self.pending.insert(before.link.clone(), gone);
+            let state = actual.get(index).filter(|state| state.link == before.link);
+            match state {
+                None => {
+                    let gone = LinkEvent::Gone(before.link.clone());
+                    self.pending.insert(before.link.clone(), gone);
+                }
+                Some(state) if before.up && (!state.up || shaken.contains(index)) => {
+                    self.went_down.insert(before.link.clone());
+                    let set = LinkEvent::Set(state.clone());
+                    self.pending.insert(before.link.clone(), set);
+                }
+                Some(_) => {}
             }
         }
         for (index, state) in &actual {
@@ -87,9 +108,16 @@ impl Links {
         }
         if self.overflowed {
             self.pending.clear();
+            self.went_down.clear();
         }
         self.by_index = Arc::new(actual);
-        true
+        !self.pending.is_empty() || self.overflowed
+    }
+
+    /// Takes in that something was missed: there will be a gap in the numbers.
+    pub fn miss(&mut self) {
+        self.overflowed = true;
+        self.pending.clear();
     }
 
     /// Takes what has not been told yet; what is gone comes first, since its name may be in use
@@ -99,9 +127,22 @@ impl Links {
             return None;
         }
         self.seq += 1 + u64::from(std::mem::take(&mut self.overflowed));
+        let went_down = std::mem::take(&mut self.went_down);
         let (gone, set): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
             .into_values()
             .partition(|event| matches!(event, LinkEvent::Gone(_)));
+        let set = set.into_iter().flat_map(|event| {
+            let fall = match &event {
+                LinkEvent::Set(state) if state.up && went_down.contains(&state.link) => {
+                    Some(LinkEvent::Set(LinkState {
+                        up: false,
+                        ..state.clone()
+                    }))
+                }
+                LinkEvent::Set(_) | LinkEvent::Gone(_) => None,
+            };
+            fall.into_iter().chain([event])
+        });
         Some(Feed {
             seq: self.seq,
             events: gone.into_iter().chain(set).collect(),
@@ -112,6 +153,7 @@ impl Links {
     /// tells what changes after this.
     pub fn snapshot(&mut self) -> (Vec<LinkState>, u64) {
         self.pending.clear();
+        self.went_down.clear();
         self.overflowed = false;
         (self.by_index.values().cloned().collect(), self.seq)
     }
@@ -138,12 +180,16 @@ mod tests {
         }
     }
 
+    fn none() -> BTreeSet<u32> {
+        BTreeSet::new()
+    }
+
     #[test]
     fn a_rename_is_told_as_the_end_of_the_old_name_first() {
         let mut links = Links::default();
-        links.update([state(7, "a", true)]);
+        links.update([state(7, "a", true)], &none());
         links.snapshot();
-        assert!(links.update([state(7, "b", true)]));
+        assert!(links.update([state(7, "b", true)], &none()));
         let feed = links.take_feed().unwrap();
         assert_eq!(
             feed.events,
@@ -158,10 +204,41 @@ mod tests {
     #[test]
     fn what_stays_the_same_is_not_told() {
         let mut links = Links::default();
-        links.update([state(7, "a", true)]);
+        links.update([state(7, "a", true)], &none());
         links.snapshot();
-        assert!(!links.update([state(7, "a", true)]));
+        assert!(!links.update([state(7, "a", true)], &none()));
         assert_eq!(links.take_feed(), None);
+    }
+
+    #[test]
+    fn what_went_down_in_between_is_told_as_down_and_up() {
+        let up_and_down = |tell_between: bool| {
+            let mut links = Links::default();
+            links.update([state(7, "a", true), state(8, "b", true)], &none());
+            links.snapshot();
+            if tell_between {
+                assert!(links.update([state(7, "a", true), state(8, "b", true)], &[7].into()));
+            } else {
+                assert!(links.update([state(7, "a", false), state(8, "b", true)], &none()));
+                assert!(links.update([state(7, "a", true), state(8, "b", true)], &none()));
+            }
+            links.take_feed().unwrap().events
+        };
+        let told = [false, true].map(|up| LinkEvent::Set(state(7, "a", up)));
+        assert_eq!(up_and_down(true), told);
+        assert_eq!(up_and_down(false), told);
+    }
+
+    #[test]
+    fn what_comes_up_has_lost_nothing() {
+        let mut links = Links::default();
+        links.update([state(7, "a", false)], &none());
+        links.snapshot();
+        assert!(links.update([state(7, "a", true)], &[7].into()));
+        assert_eq!(
+            links.take_feed().unwrap().events,
+            [LinkEvent::Set(state(7, "a", true))]
+        );
     }
 
     #[test]
@@ -169,8 +246,8 @@ mod tests {
         let mut links = Links::default();
         let (_, seq) = links.snapshot();
         let many = u32::try_from(MAX_PENDING).unwrap() + 1;
-        links.update((1..=many).map(|index| state(index, "a", true)));
-        links.update([state(1, "a", false)]);
+        links.update((1..=many).map(|index| state(index, "a", true)), &none());
+        links.update([state(1, "a", false)], &none());
         let feed = links.take_feed().unwrap();
         assert_eq!((feed.seq, feed.events), (seq + 2, Vec::new()));
         assert_eq!(links.take_feed(), None);
@@ -191,9 +268,14 @@ mod tests {
                 snapshot.into_iter().map(|state| (state.link.clone(), state)).collect();
             let last = (BTreeMap::new(), true);
             for (round, tell) in rounds.into_iter().chain([last]) {
-                links.update(round.into_iter().map(|(index, (name, up))| {
-                    state(index, ["a", "b", "c"][usize::from(name)], up)
-                }));
+                let shaken = round.iter().filter(|(_, (name, _))| *name == 0);
+                let shaken = shaken.map(|(index, _)| *index).collect();
+                links.update(
+                    round.into_iter().map(|(index, (name, up))| {
+                        state(index, ["a", "b", "c"][usize::from(name)], up)
+                    }),
+                    &shaken,
+                );
                 if !tell {
                     continue;
                 }

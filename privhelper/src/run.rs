@@ -1,18 +1,17 @@
 //! From the sockets that it was given to the signal that ends it.
 
-use std::{
-    io,
-    os::unix::net::UnixListener,
-    sync::{Arc, atomic::AtomicBool},
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{io, os::unix::net::UnixListener, sync::Arc, thread::JoinHandle, time::Duration};
 
-use ipc_proto::{Incarnation, bus};
+use ipc_proto::{
+    Incarnation,
+    bus::{self, Presence},
+};
 use listenfd::ListenFd;
-use nix::unistd::Uid;
 use sd_notify::NotifyState;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
 
 use crate::{
     bpf::{self, BpfError, Object},
@@ -66,8 +65,12 @@ fn io(what: &'static str) -> impl Fn(io::Error) -> RunError {
 /// If it cannot start or go on.
 pub fn run(config: Config, pins: &PinDir) -> Result<(), RunError> {
     let mut passed = ListenFd::from_env();
-    let mut take = |at| passed.take_unix_listener(at).map_err(io("LISTEN_FDS"));
-    let (dataplane, face) = (take(0)?.ok_or(RunError::NoSocket)?, take(1)?);
+    let mut take = |name, otherwise| {
+        let at = position(name).unwrap_or(otherwise);
+        passed.take_unix_listener(at).map_err(io("LISTEN_FDS"))
+    };
+    let dataplane = take("dataplane", 0)?.ok_or(RunError::NoSocket)?;
+    let face = take("privhelper-face", 1)?;
     let object = bpf::open(pins, config.map_size)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -83,6 +86,13 @@ pub fn run(config: Config, pins: &PinDir) -> Result<(), RunError> {
     ended
 }
 
+/// Returns where a socket is among those that were passed: systemd passes those of several units in
+/// no particular order (`sd_listen_fds_with_names(3)`).
+fn position(name: &str) -> Option<usize> {
+    let names = std::env::var("LISTEN_FDNAMES").ok()?;
+    names.split(':').position(|other| other == name)
+}
+
 async fn serve(
     config: Config,
     pins: &PinDir,
@@ -94,12 +104,12 @@ async fn serve(
     let mut terminate = signal(SignalKind::terminate()).map_err(io("SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("SIGINT"))?;
     let incarnation = Incarnation(random());
-    let leased = Arc::new(AtomicBool::new(false));
+    let (lease, leased) = watch::channel(false);
     let policy = Arc::new(config.policy);
     let (watch, watched) = Watch::start(Arc::clone(&policy)).await?;
     let netlink = Netlink::open(Arc::clone(&policy)).map_err(io("cannot open a netlink socket"))?;
     let attachments = Attachments::open(pins, object.programs)?;
-    let dataplane_state = Dataplane::new(
+    let kernel = Dataplane::new(
         policy,
         watched.clone(),
         object.routes,
@@ -107,7 +117,7 @@ async fn serve(
         attachments,
         netlink,
     );
-    let session = Session::new(dataplane_state, incarnation, Arc::clone(&leased));
+    let session = Session::new(kernel, incarnation, lease);
     let (worker, started) = Worker::start(session).map_err(io("cannot start a thread"))?;
     *thread = Some(started);
 
@@ -117,8 +127,6 @@ async fn serve(
         worker.clone(),
         watched.clone(),
     );
-    let viewers = config.face_users;
-    let own = Uid::current().as_raw();
     let view = Face {
         incarnation,
         leased,
@@ -126,13 +134,13 @@ async fn serve(
         map_size: config.map_size,
         watched,
         verdicts: object.verdicts,
+        presence: Presence::default(),
     };
     let face = face.map(listen).transpose()?;
     let face = async {
         match face {
             Some(listener) => {
-                let allowed = move |uid| uid == 0 || uid == own || viewers.contains(&uid);
-                bus::serve_face(listener, allowed, bus::PRIVHELPER_PATH, view).await
+                bus::show(listener, config.face_users, bus::PRIVHELPER_PATH, view).await
             }
             None => std::future::pending().await,
         }

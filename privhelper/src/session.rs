@@ -3,18 +3,13 @@
 //! Runs on the dataplane's thread, one request after the other. At most one lease is valid and one
 //! snapshot is kept. Malformed or unauthorised requests end here, without a trace in the kernel.
 
-use std::{
-    hash::{BuildHasher, Hasher, RandomState},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use ipc_proto::{
     Ack, Batch, Hello, Incarnation, Lease, PageRequest, SnapshotId, VERSION, Welcome,
     codec::{self, DecodeError, EncodeError},
 };
+use tokio::sync::watch;
 
 use crate::{
     dataplane::{Dataplane, SnapshotError},
@@ -59,7 +54,7 @@ pub struct Session {
     dataplane: Dataplane,
     incarnation: Incarnation,
     lease: Option<Lease>,
-    leased: Arc<AtomicBool>,
+    leased: watch::Sender<bool>,
     snapshot: Option<(SnapshotId, Pages)>,
     next_snapshot: u64,
 }
@@ -67,7 +62,11 @@ pub struct Session {
 impl Session {
     /// Starts without a lease.
     #[must_use]
-    pub fn new(dataplane: Dataplane, incarnation: Incarnation, leased: Arc<AtomicBool>) -> Self {
+    pub fn new(
+        dataplane: Dataplane,
+        incarnation: Incarnation,
+        leased: watch::Sender<bool>,
+    ) -> Self {
         Self {
             dataplane,
             incarnation,
@@ -114,10 +113,10 @@ impl Session {
             pages: pages.len(),
             feed,
         })?;
-        tracing::info!(pages = pages.len(), "calc takes the lease");
+        tracing::debug!(pages = pages.len(), "calc takes the lease");
         self.snapshot = Some((snapshot, pages));
         self.lease = Some(lease);
-        self.leased.store(true, Ordering::Relaxed);
+        self.leased.send_replace(true);
         Ok(welcome)
     }
 
@@ -164,7 +163,7 @@ impl Session {
     pub fn end(&mut self) {
         self.lease = None;
         self.snapshot = None;
-        self.leased.store(false, Ordering::Relaxed);
+        self.leased.send_replace(false);
     }
 }
 

@@ -1,12 +1,13 @@
 //! Keeps the table of interfaces as the kernel has it.
 //!
-//! A message of the multicast socket only says that something has changed; what, is read from the
-//! kernel on another socket, so that a lost or late message costs nothing but a reading. The
-//! subscription comes first, and each message is followed by a reading that began after it.
+//! A message of the multicast socket says that something has changed; what, is read from the kernel
+//! on another socket. The one thing that a reading cannot show is that an interface was down in
+//! between, and so lost its routes: that is taken from the messages. The subscription comes first,
+//! and each message is followed by a reading that began after it.
 
 use std::{
-    collections::BTreeMap,
-    io,
+    collections::{BTreeMap, BTreeSet},
+    io, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -14,8 +15,9 @@ use std::{
 use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
 use ipc_proto::{Link, LinkState, Mac};
 use ipnet::IpNet;
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::{
-    AddressFamily,
+    AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage},
     link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkMessage},
 };
@@ -87,7 +89,9 @@ pub struct Watch {
     watched: Watched,
     requests: mpsc::Receiver<oneshot::Sender<()>>,
     handle: Handle,
-    messages: BoxStream<'static, ()>,
+    messages: BoxStream<'static, Heard>,
+    /// Those that were heard to be down since the last reading, by index.
+    shaken: BTreeSet<u32>,
     /// Without it the subscription's socket closes.
     _subscription: Handle,
 }
@@ -127,7 +131,8 @@ impl Watch {
             watched: watched.clone(),
             requests,
             handle,
-            messages: messages.map(drop).boxed(),
+            messages: messages.map(|(message, _)| heard(&message)).boxed(),
+            shaken: BTreeSet::new(),
             _subscription: subscription,
         };
         watch.read().await?;
@@ -144,13 +149,13 @@ impl Watch {
         let mut rest = DEBOUNCE;
         loop {
             tokio::select! {
-                message = self.messages.next() => message.ok_or(WatchError::Closed)?,
+                message = self.messages.next() => self.hear(message)?,
                 Some(done) = self.requests.recv() => waiting.push(done),
             }
             let until = Instant::now() + rest;
             while waiting.is_empty() {
                 tokio::select! {
-                    message = self.messages.next() => message.ok_or(WatchError::Closed)?,
+                    message = self.messages.next() => self.hear(message)?,
                     Some(done) = self.requests.recv() => waiting.push(done),
                     () = sleep_until(until) => break,
                 }
@@ -164,6 +169,18 @@ impl Watch {
                 }
             }
         }
+    }
+
+    /// Notes what a message tells beyond that something has changed.
+    fn hear(&mut self, message: Option<Heard>) -> Result<(), WatchError> {
+        match message.ok_or(WatchError::Closed)? {
+            Heard::Change => {}
+            Heard::Down(index) => {
+                self.shaken.insert(index);
+            }
+            Heard::Overrun => self.watched.links().miss(),
+        }
+        Ok(())
     }
 
     async fn read(&mut self) -> Result<(), WatchError> {
@@ -185,11 +202,46 @@ impl Watch {
                 link_state(message, own, &self.policy)
             })
             .collect();
-        if self.watched.links().update(actual) {
+        if self
+            .watched
+            .links()
+            .update(actual, &mem::take(&mut self.shaken))
+        {
             self.watched.changed.notify_one();
         }
         Ok(())
     }
+}
+
+/// What a message of the kernel's tells.
+enum Heard {
+    /// Something is other than before.
+    Change,
+    /// The interface with this index is down.
+    Down(u32),
+    /// Messages were lost.
+    Overrun,
+}
+
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the rest is read from the kernel"
+)]
+fn heard(message: &NetlinkMessage<RouteNetlinkMessage>) -> Heard {
+    match &message.payload {
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) if !is_up(link) => {
+            Heard::Down(link.header.index)
+        }
+        NetlinkPayload::Overrun(_) => Heard::Overrun,
+        _ => Heard::Change,
+    }
+}
+
+fn is_up(message: &LinkMessage) -> bool {
+    message
+        .header
+        .flags
+        .contains(LinkFlags::Up | LinkFlags::Running)
 }
 
 /// Reads a link message; none if the interface has a name that cannot be on the wire.
@@ -218,10 +270,7 @@ fn link_state(
     };
     Some(LinkState {
         role: policy.role(&link.name, &addresses),
-        up: message
-            .header
-            .flags
-            .contains(LinkFlags::Up | LinkFlags::Running),
+        up: is_up(message),
         link,
         mac,
         mtu,

@@ -6,12 +6,13 @@
 
 use std::{
     fmt,
+    future::pending,
     hash::{BuildHasher, Hasher, RandomState},
     os::unix::net::UnixListener,
     time::Duration,
 };
 
-use ipc_proto::bus;
+use ipc_proto::bus::{self, Presence};
 use tokio::{sync::watch, time::sleep};
 
 /// How long to wait after accept(2) failed, usually for want of descriptors.
@@ -54,30 +55,45 @@ impl fmt::Display for View {
 pub(crate) struct Face {
     incarnation: u64,
     view: watch::Receiver<View>,
+    presence: Presence,
 }
 
 impl Face {
     pub(crate) fn new(view: watch::Receiver<View>) -> Self {
         // The one source of randomness that std has.
         let incarnation = RandomState::new().build_hasher().finish();
-        Self { incarnation, view }
+        Self {
+            incarnation,
+            view,
+            presence: Presence::default(),
+        }
     }
 
-    /// Serves it to our own user and root, for good.
+    /// Shows it to root and on the system bus, for good.
     pub(crate) async fn serve(self, listener: UnixListener) {
-        let own = nix::unistd::geteuid().as_raw();
         loop {
             let served = async {
                 let listener = listener.try_clone()?;
                 listener.set_nonblocking(true)?;
                 let listener = tokio::net::UnixListener::from_std(listener)?;
-                let allowed = |uid| uid == own || uid == 0;
-                bus::serve_face(listener, allowed, bus::SUPERVISOR_PATH, self.clone()).await
+                bus::show(listener, Vec::new(), bus::SUPERVISOR_PATH, self.clone()).await
             };
             if let Err(error) = served.await {
                 tracing::warn!(%error, "cannot accept a client of the supervisor's face");
             }
             sleep(PAUSE).await;
+        }
+    }
+}
+
+impl bus::Face for Face {
+    fn presence(&self) -> &Presence {
+        &self.presence
+    }
+
+    async fn changed(&mut self) {
+        if self.view.changed().await.is_err() {
+            pending::<()>().await;
         }
     }
 }
@@ -98,50 +114,56 @@ impl Face {
     }
 
     /// down, starting, up or stopping.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn calc_state(&self) -> String {
         self.view.borrow().calc.state.to_owned()
     }
 
-    /// Its process id; 0 if there is none.
-    #[zbus(property(emits_changed_signal = "false"))]
+    /// Its process id; 0 if there is none or systemd keeps it.
+    #[zbus(property)]
     fn calc_pid(&self) -> u32 {
         self.view.borrow().calc.pid
     }
 
     /// How often it was started again.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn calc_restarts(&self) -> u32 {
         self.view.borrow().calc.restarts
     }
 
     /// What it last said of itself.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn calc_status(&self) -> String {
         self.view.borrow().calc.status.clone()
     }
 
     /// down, starting, up or stopping.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn helper_state(&self) -> String {
         self.view.borrow().helper.state.to_owned()
     }
 
-    /// Its process id; 0 if there is none.
-    #[zbus(property(emits_changed_signal = "false"))]
+    /// Its process id; 0 if there is none or systemd keeps it.
+    #[zbus(property)]
     fn helper_pid(&self) -> u32 {
         self.view.borrow().helper.pid
     }
 
     /// How often it was started again.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn helper_restarts(&self) -> u32 {
         self.view.borrow().helper.restarts
     }
 
     /// What it last said of itself.
-    #[zbus(property(emits_changed_signal = "false"))]
+    #[zbus(property)]
     fn helper_status(&self) -> String {
         self.view.borrow().helper.status.clone()
+    }
+
+    /// The name on the system bus, or why there is none.
+    #[zbus(property)]
+    fn system_bus(&self) -> String {
+        self.presence.text()
     }
 }

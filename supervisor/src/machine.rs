@@ -1,7 +1,8 @@
 //! The life cycle of the two processes: when to start, wait, restart, end and resync.
 //!
 //! Pure: it takes in what happened and returns what to do. There is never more than one live copy
-//! of a child, and it never quits while one lives.
+//! of a child, and it never quits while one lives. If a service manager keeps the children, it starts
+//! and ends none, and their faces alone tell how they are.
 
 mod life;
 #[cfg(test)]
@@ -93,7 +94,7 @@ pub enum Action {
     Kill(Child, Fault),
     /// Tell `calc` to read the kernel back under a new lease.
     Resync,
-    /// Both are up for the first time.
+    /// Both are up, or seen by their faces, for the first time.
     NotifyReady,
     /// Both are gone and are to stay so.
     Quit,
@@ -124,6 +125,18 @@ impl Machine {
         }
     }
 
+    /// Starts with both children in the hands of a service manager, and not seen yet.
+    #[must_use]
+    pub fn watching() -> Self {
+        Self {
+            helper: Record::foreign(),
+            calc: Record::foreign(),
+            resync: None,
+            announced: false,
+            stopping: false,
+        }
+    }
+
     /// Takes in what happened.
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
@@ -142,7 +155,9 @@ impl Machine {
                 }
             }
             Input::Seen(child, incarnation) => {
-                if self.record_mut(child).seen(incarnation) {
+                let crashed = self.record_mut(child).seen(incarnation);
+                // A foreign calc that is new begins with a new lease by itself.
+                if crashed && (child == Child::Helper || !self.is_foreign(child)) {
                     self.resync = Some(now);
                 }
             }
@@ -176,6 +191,7 @@ impl Machine {
                     Some(until).filter(|_| !self.stopping && self.clock_runs(child))
                 }
                 Life::Stopping { until } => until,
+                Life::Foreign { .. } => None,
             });
         let resync = self.resync.filter(|_| !self.stopping && self.both_up());
         lives.chain(resync).min()
@@ -185,9 +201,9 @@ impl Machine {
     #[must_use]
     pub fn state(&self, child: Child) -> &'static str {
         match self.life(child) {
-            Life::Down { .. } => "down",
+            Life::Down { .. } | Life::Foreign { seen: false } => "down",
             Life::Starting { .. } => "starting",
-            Life::Up { .. } => "up",
+            Life::Up { .. } | Life::Foreign { seen: true } => "up",
             Life::Stopping { .. } => "stopping",
         }
     }
@@ -213,9 +229,11 @@ impl Machine {
             Life::Starting { until } if until <= now && clock_runs => Fault::NotReady,
             Life::Up { until } if until <= now => Fault::Silent,
             Life::Stopping { until: Some(until) } if until <= now => Fault::WillNotStop,
-            Life::Down { .. } | Life::Starting { .. } | Life::Up { .. } | Life::Stopping { .. } => {
-                return None;
-            }
+            Life::Down { .. }
+            | Life::Starting { .. }
+            | Life::Up { .. }
+            | Life::Stopping { .. }
+            | Life::Foreign { .. } => return None,
         };
         record.life = Life::Stopping { until: None };
         Some(Action::Kill(child, fault))
@@ -240,7 +258,7 @@ impl Machine {
         // calc first: it has nothing to say to a helper that is gone.
         for child in [Child::Calc, Child::Helper] {
             match self.life(child) {
-                Life::Down { .. } => {}
+                Life::Down { .. } | Life::Foreign { .. } => {}
                 Life::Stopping { .. } => return self.poll_child(now, child),
                 Life::Starting { .. } | Life::Up { .. } => {
                     self.record_mut(child).life = Life::Stopping {
@@ -266,7 +284,14 @@ impl Machine {
     }
 
     fn is_up(&self, child: Child) -> bool {
-        matches!(self.life(child), Life::Up { .. })
+        matches!(
+            self.life(child),
+            Life::Up { .. } | Life::Foreign { seen: true }
+        )
+    }
+
+    fn is_foreign(&self, child: Child) -> bool {
+        matches!(self.life(child), Life::Foreign { .. })
     }
 
     fn life(&self, child: Child) -> Life {

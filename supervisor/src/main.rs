@@ -15,6 +15,10 @@ struct Args {
     /// not exist.
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
+    /// Starts nothing: systemd keeps the two processes, and they are watched by their faces. Needs
+    /// no privilege.
+    #[arg(long)]
+    watch: bool,
 }
 
 fn main() -> ExitCode {
@@ -40,5 +44,12 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    Ok(runtime.block_on(shell::run(&config))?)
+    runtime.block_on(async {
+        if args.watch {
+            shell::watch(&config).await
+        } else {
+            shell::run(&config).await
+        }
+    })?;
+    Ok(())
 }

@@ -21,7 +21,7 @@ pub use self::setup::StartError;
 use self::{post::Post, report::Report};
 use crate::{
     config::Config,
-    face::View,
+    face::{ChildView, View},
     machine::{Action, Child, Fault, Input, Machine},
     notify::Note,
     watch,
@@ -39,11 +39,22 @@ pub async fn run(config: &Config) -> Result<(), StartError> {
     Ok(())
 }
 
+/// Watches the children that a service manager keeps alive, until a signal says stop.
+///
+/// # Errors
+///
+/// If it cannot start; once it has, nothing but a signal ends it.
+pub async fn watch(config: &Config) -> Result<(), StartError> {
+    setup::prepare_to_watch(config)?.run().await;
+    Ok(())
+}
+
 /// See the [module](self).
 struct Shell {
     machine: Machine,
-    helper: Post,
-    calc: Post,
+    /// Its place, and that of `calc`, if they are ours to keep.
+    helper: Option<Post>,
+    calc: Option<Post>,
     signals: Signals,
     /// What is seen of the children's faces.
     inputs: mpsc::Receiver<Input>,
@@ -84,7 +95,9 @@ impl Shell {
             match self.wait().await {
                 Wake::Exited(child, status) => {
                     let wanted = self.machine.state(child) == "stopping";
-                    self.post_mut(child).bury(status, wanted);
+                    if let Some(post) = self.post_mut(child) {
+                        post.bury(status, wanted);
+                    }
                     self.machine.handle(now(), Input::Exited(child));
                 }
                 Wake::Seen(input) => self.machine.handle(now(), input),
@@ -108,10 +121,8 @@ impl Shell {
             _ = self.signals.terminate.recv() => Wake::Stop,
             _ = self.signals.interrupt.recv() => Wake::Stop,
             _ = self.signals.hangup.recv() => Wake::Hangup,
-            status = post::exit(&mut self.helper.process) => Wake::Exited(Child::Helper, status),
-            status = post::exit(&mut self.calc.process) => Wake::Exited(Child::Calc, status),
-            _ = self.helper.notifications.ready() => Wake::Look,
-            _ = self.calc.notifications.ready() => Wake::Look,
+            wake = post::wait(&mut self.helper) => wake,
+            wake = post::wait(&mut self.calc) => wake,
             Some(input) = self.inputs.recv() => Wake::Seen(input),
             told = ended(&mut self.resync) => Wake::Resynced(told),
             Some(()) = due => Wake::Look,
@@ -119,7 +130,8 @@ impl Shell {
     }
 
     fn hear(&mut self, child: Child) {
-        for note in self.post(child).notifications.take() {
+        let Some(post) = self.post(child) else { return };
+        for note in post.notifications.take() {
             match note {
                 Note::Ready => {
                     if self.machine.state(child) == "starting" {
@@ -128,7 +140,11 @@ impl Shell {
                     self.machine.handle(now(), Input::Ready(child));
                 }
                 Note::Alive => self.machine.handle(now(), Input::Alive(child)),
-                Note::Status(status) => self.post_mut(child).status = status,
+                Note::Status(status) => {
+                    if let Some(post) = self.post_mut(child) {
+                        post.status = status;
+                    }
+                }
             }
         }
     }
@@ -136,14 +152,14 @@ impl Shell {
     fn carry_out(&mut self, action: Action) {
         match action {
             Action::Spawn(child) => {
-                if !self.post_mut(child).start() {
+                if !self.post_mut(child).is_some_and(Post::start) {
                     self.machine.handle(now(), Input::Exited(child));
                 }
             }
-            Action::Terminate(child) => self.post(child).signal(Signal::SIGTERM),
+            Action::Terminate(child) => self.signal(child, Signal::SIGTERM),
             Action::Kill(child, fault) => {
                 tracing::warn!("{}: {}, so it is killed", child.name(), describe(fault));
-                self.post(child).signal(Signal::SIGKILL);
+                self.signal(child, Signal::SIGKILL);
             }
             Action::Resync => {
                 let socket = self.calc_face.clone();
@@ -182,7 +198,14 @@ impl Shell {
     fn view(&self) -> View {
         let view = |child| {
             let (state, restarts) = (self.machine.state(child), self.machine.restarts(child));
-            self.post(child).view(state, restarts)
+            match self.post(child) {
+                Some(post) => post.view(state, restarts),
+                None => ChildView {
+                    state,
+                    restarts,
+                    ..ChildView::default()
+                },
+            }
         };
         View {
             helper: view(Child::Helper),
@@ -190,17 +213,23 @@ impl Shell {
         }
     }
 
-    fn post(&self, child: Child) -> &Post {
-        match child {
-            Child::Helper => &self.helper,
-            Child::Calc => &self.calc,
+    fn signal(&self, child: Child, signal: Signal) {
+        if let Some(post) = self.post(child) {
+            post.signal(signal);
         }
     }
 
-    fn post_mut(&mut self, child: Child) -> &mut Post {
+    fn post(&self, child: Child) -> Option<&Post> {
         match child {
-            Child::Helper => &mut self.helper,
-            Child::Calc => &mut self.calc,
+            Child::Helper => self.helper.as_ref(),
+            Child::Calc => self.calc.as_ref(),
+        }
+    }
+
+    fn post_mut(&mut self, child: Child) -> Option<&mut Post> {
+        match child {
+            Child::Helper => self.helper.as_mut(),
+            Child::Calc => self.calc.as_mut(),
         }
     }
 }

@@ -90,7 +90,7 @@ fn both_come_up_each_as_its_own_user_with_nothing_but_what_it_needs() {
     assert_eq!(face["CalcRestarts"], "0");
     assert_eq!(face["Version"], format!("{:?}", env!("CARGO_PKG_VERSION")));
     assert_ne!(face["Incarnation"], "0");
-    assert_eq!(face.len(), 10);
+    assert_eq!(face.len(), 11);
 }
 
 #[test]

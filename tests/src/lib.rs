@@ -8,12 +8,14 @@
     reason = "a test or demo that cannot go on says where it stopped"
 )]
 
+pub mod bench;
 pub mod claims;
 pub mod helper;
 pub mod isolate;
 pub mod netns;
 pub mod packets;
 pub mod ping;
+pub mod systemd;
 pub mod talk;
 pub mod wait;
 pub mod world;

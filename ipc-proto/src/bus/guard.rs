@@ -28,6 +28,9 @@ use super::MAX_BODY;
 const FIXED: usize = 16;
 /// What the client's half of the handshake ends with.
 const BEGIN: &[u8] = b"BEGIN\r\n";
+/// What a bus's half of the handshake ends with: it is one line, to a client that wants no file
+/// descriptors.
+const LINE: &[u8] = b"\r\n";
 /// The longest handshake in bytes.
 const MAX_HANDSHAKE: usize = 4096;
 /// The longest header in bytes.
@@ -36,8 +39,13 @@ const MAX_HEADER: usize = 64 << 10;
 /// Where in the stream we are.
 #[derive(Debug)]
 enum Phase {
-    /// Looking for [`BEGIN`]; holds how many of its bytes just went by, and how many in all.
-    Handshake { matched: usize, seen: usize },
+    /// Looking for `end`; holds how many of its bytes just went by, how many in all, and the last.
+    Handshake {
+        end: &'static [u8],
+        matched: usize,
+        seen: usize,
+        last: u8,
+    },
     /// In a message's fixed part; holds what of it went by.
     Fixed { bytes: [u8; FIXED], len: usize },
     /// In the rest of a message; holds how much is left.
@@ -49,10 +57,12 @@ enum Phase {
 struct Framing(Phase);
 
 impl Framing {
-    fn new() -> Self {
+    fn new(end: &'static [u8]) -> Self {
         Self(Phase::Handshake {
+            end,
             matched: 0,
             seen: 0,
+            last: 0,
         })
     }
 
@@ -60,14 +70,24 @@ impl Framing {
     fn feed(&mut self, mut input: &[u8]) -> Result<(), &'static str> {
         while let Some((&byte, rest)) = input.split_first() {
             match &mut self.0 {
-                Phase::Handshake { matched, seen } => {
+                Phase::Handshake {
+                    end,
+                    matched,
+                    seen,
+                    last,
+                } => {
+                    // zbus takes it for granted that something comes before the end of a line.
+                    if byte == b'\n' && *last != b'\r' {
+                        return Err("a line of the handshake does not end as it should");
+                    }
+                    *last = byte;
                     *seen += 1;
-                    *matched = match BEGIN.get(*matched) {
+                    *matched = match end.get(*matched) {
                         Some(want) if *want == byte => *matched + 1,
-                        // "B" is the only byte that can start over.
-                        Some(_) | None => usize::from(BEGIN.first() == Some(&byte)),
+                        // The first byte of either is the only one that can start over.
+                        Some(_) | None => usize::from(end.first() == Some(&byte)),
                     };
-                    if *matched == BEGIN.len() {
+                    if *matched == end.len() {
                         self.0 = Phase::Fixed {
                             bytes: [0; FIXED],
                             len: 0,
@@ -124,20 +144,37 @@ fn rest_of_message(fixed: &[u8; FIXED]) -> Result<usize, &'static str> {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Guarded(pub(super) UnixStream);
+pub(super) struct Guarded {
+    stream: UnixStream,
+    framing: Framing,
+}
+
+impl Guarded {
+    /// Guards the server's end of a connection.
+    pub(super) fn server(stream: UnixStream) -> Self {
+        let framing = Framing::new(BEGIN);
+        Self { stream, framing }
+    }
+
+    /// Guards the end of a client of a bus, which passes on what other clients send.
+    pub(super) fn client(stream: UnixStream) -> Self {
+        let framing = Framing::new(LINE);
+        Self { stream, framing }
+    }
+}
 
 impl Socket for Guarded {
     type ReadHalf = Reader;
     type WriteHalf = Writer;
 
     fn split(self) -> Split<Reader, Writer> {
-        let uid = self.0.peer_cred().ok().map(|cred| cred.uid());
-        let (stream, write) = self.0.into_split();
+        let uid = self.stream.peer_cred().ok().map(|cred| cred.uid());
+        let (stream, write) = self.stream.into_split();
         Split::new(
             Reader {
                 stream,
                 uid,
-                framing: Framing::new(),
+                framing: self.framing,
             },
             Writer(write),
         )
@@ -203,17 +240,33 @@ mod tests {
 
     #[test]
     fn a_message_over_the_limit_ends_the_stream_at_its_header() {
-        let mut framing = Framing::new();
-        framing.feed(b"\0AUTH EXTERNAL 30\r\nBEGIN\r\n").unwrap();
         let max = u32::try_from(MAX_BODY).unwrap();
-        framing.feed(&message(max, 0)).unwrap();
-        framing.feed(&vec![0; MAX_BODY]).unwrap();
-        assert!(framing.feed(&message(max + 1, 0)).is_err());
+        for (end, handshake) in [
+            (BEGIN, "\0AUTH EXTERNAL 30\r\nBEGIN\r\n"),
+            (LINE, "OK 9f4a1b2c\r\n"),
+        ] {
+            let mut framing = Framing::new(end);
+            framing.feed(handshake.as_bytes()).unwrap();
+            framing.feed(&message(max, 0)).unwrap();
+            framing.feed(&vec![0; MAX_BODY]).unwrap();
+            assert!(framing.feed(&message(max + 1, 0)).is_err());
+        }
+    }
+
+    #[test]
+    fn a_bare_line_feed_in_the_handshake_ends_the_stream() {
+        for start in [&b"\n"[..], b"\0\n", b"\0AUTH EXTERNAL 30\r\n\n"] {
+            assert!(Framing::new(BEGIN).feed(start).is_err(), "{start:?}");
+        }
     }
 
     #[test]
     fn an_endless_handshake_ends_the_stream() {
-        assert!(Framing::new().feed(&[b'B'; MAX_HANDSHAKE + 1]).is_err());
+        assert!(
+            Framing::new(BEGIN)
+                .feed(&[b'B'; MAX_HANDSHAKE + 1])
+                .is_err()
+        );
     }
 
     proptest! {
@@ -231,7 +284,7 @@ mod tests {
             }
             stream.extend(message(u32::MAX, 0));
             let (last, good) = stream.split_last().unwrap();
-            let mut framing = Framing::new();
+            let mut framing = Framing::new(BEGIN);
             for part in good.chunks(cut) {
                 prop_assert_eq!(framing.feed(part), Ok(()));
             }

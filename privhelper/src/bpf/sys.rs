@@ -37,16 +37,16 @@ const _: () = assert!(size_of::<BatchAttr>() == 56);
 
 /// A batch that ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stopped {
+pub struct Stopped {
     /// What the kernel said.
-    pub(super) errno: Errno,
+    pub errno: Errno,
     /// How many elements the kernel claims to have done.
-    pub(super) done: usize,
+    pub done: usize,
 }
 
 /// A map, seen as bytes.
 #[derive(Debug)]
-pub(super) struct Trie {
+pub struct Trie {
     map: MapData,
     key: usize,
     value: usize,
@@ -58,7 +58,7 @@ impl Trie {
     /// # Errors
     ///
     /// If the kernel does not tell its sizes.
-    pub(super) fn new(map: MapData) -> Result<Self, MapError> {
+    pub fn new(map: MapData) -> Result<Self, MapError> {
         let info = map.info()?;
         let size = |size: u32| usize::try_from(size).unwrap_or(usize::MAX);
         Ok(Self {
@@ -69,17 +69,23 @@ impl Trie {
     }
 
     /// Returns the length of a key in bytes.
-    pub(super) fn key_size(&self) -> usize {
+    #[must_use]
+    pub fn key_size(&self) -> usize {
         self.key
     }
 
     /// Returns the length of a value in bytes.
-    pub(super) fn value_size(&self) -> usize {
+    #[must_use]
+    pub fn value_size(&self) -> usize {
         self.value
     }
 
     /// Sets each key to the value at the same place, in order.
-    pub(super) fn update(&self, keys: &[u8], values: &[u8]) -> Result<(), Stopped> {
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn update(&self, keys: &[u8], values: &[u8]) -> Result<(), Stopped> {
         let count = (keys.len() / self.key).min(values.len() / self.value);
         let mut attr = BatchAttr {
             keys: address(keys),
@@ -91,7 +97,11 @@ impl Trie {
     }
 
     /// Deletes each key, in order.
-    pub(super) fn delete(&self, keys: &[u8]) -> Result<(), Stopped> {
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn delete(&self, keys: &[u8]) -> Result<(), Stopped> {
         let mut attr = BatchAttr {
             keys: address(keys),
             ..self.attr(keys.len() / self.key)
@@ -102,7 +112,11 @@ impl Trie {
 
     /// Fills `keys` and `values` from where `token` says, or from the start without one, and moves
     /// the token. Returns how many there were, and whether there may be more.
-    pub(super) fn lookup(
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn lookup(
         &self,
         token: &mut Option<Vec<u8>>,
         keys: &mut [u8],

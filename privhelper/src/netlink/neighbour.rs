@@ -96,7 +96,9 @@ pub(super) fn read(message: &NeighbourMessage, links: &Links) -> Option<Observed
             let key = FdbKey { link, mac: mac? };
             Some(Observed::Fdb(key, address))
         }
-        (LinkRole::Tunnel(_) | LinkRole::Workload, AddressFamily::Inet | AddressFamily::Inet6) => {
+        (LinkRole::Tunnel(_), AddressFamily::Inet | AddressFamily::Inet6)
+        // IPv6 workloads are found by neighbour discovery; what is permanent there is another's.
+        | (LinkRole::Workload, AddressFamily::Inet) => {
             let address = address?;
             let key = NeighbourKey { link, address };
             Some(Observed::Neighbour(key, mac?))
@@ -129,14 +131,14 @@ mod tests {
     #[test]
     fn what_is_set_reads_back() {
         let links = links(&policy());
-        for address in ["10.1.0.9", "fd00:1::9"] {
-            let key = NeighbourKey {
-                link: link(3, "cali1"),
-                address: address.parse().unwrap(),
-            };
-            let found = read(&neighbour(&key, Some(MAC)), &links);
-            assert_eq!(found, Some(Observed::Neighbour(key, MAC)));
-        }
+        let at = |address: &str| NeighbourKey {
+            link: link(3, "cali1"),
+            address: address.parse().unwrap(),
+        };
+        let found = read(&neighbour(&at("10.1.0.9"), Some(MAC)), &links);
+        assert_eq!(found, Some(Observed::Neighbour(at("10.1.0.9"), MAC)));
+        let others = read(&neighbour(&at("fd00:1::9"), Some(MAC)), &links);
+        assert_eq!(others, None, "not ours on a workload's link");
         for address in ["192.0.2.9", "2001:db8::9"] {
             let to: IpAddr = address.parse().unwrap();
             let key = FdbKey {

@@ -35,7 +35,14 @@ pub(super) fn check_neighbour(
     links: &Links,
 ) -> Result<(), OpError> {
     match resolve(&key.link, links)?.role {
-        LinkRole::Workload | LinkRole::Tunnel(_) => {}
+        LinkRole::Tunnel(_) => {}
+        LinkRole::Workload if key.address.is_ipv4() => {}
+        LinkRole::Workload => {
+            return Err(denied(format!(
+                "neighbour {}: IPv6 workloads are found by neighbour discovery",
+                key.address
+            )));
+        }
         LinkRole::Uplink | LinkRole::Other => {
             return Err(denied(format!(
                 "{} is no workload's link or tunnel device",

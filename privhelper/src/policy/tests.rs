@@ -3,6 +3,8 @@
 mod programs;
 mod properties;
 
+use std::collections::BTreeSet;
+
 use ipc_proto::{
     BpfRoute, BpfTarget, FdbKey, Flags, Hop, KernelRoute, Mac, NeighbourKey, Protocol, RouteKey,
     RouteKind, Table, TunnelDevice,
@@ -47,18 +49,21 @@ const NAMES: [(&str, &[&str]); 6] = [
 /// Interfaces of all roles, numbered from 1 in the order of `NAMES`.
 pub(crate) fn links(policy: &Policy) -> Links {
     let mut links = Links::default();
-    links.update((1..).zip(NAMES).map(|(index, (name, addresses))| {
-        let addresses: Vec<IpNet> = addresses.iter().map(|own| own.parse().unwrap()).collect();
-        let link = link(index, name);
-        LinkState {
-            role: policy.role(&link.name, &addresses),
-            link,
-            up: true,
-            mac: None,
-            mtu: 1500,
-            addresses,
-        }
-    }));
+    links.update(
+        (1..).zip(NAMES).map(|(index, (name, addresses))| {
+            let addresses: Vec<IpNet> = addresses.iter().map(|own| own.parse().unwrap()).collect();
+            let link = link(index, name);
+            LinkState {
+                role: policy.role(&link.name, &addresses),
+                link,
+                up: true,
+                mac: None,
+                mtu: 1500,
+                addresses,
+            }
+        }),
+        &BTreeSet::new(),
+    );
     links
 }
 

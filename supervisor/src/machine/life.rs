@@ -15,13 +15,15 @@ pub(super) enum Life {
     Up { until: Instant },
     /// It is to end; once it has been killed there is nothing left to do but wait.
     Stopping { until: Option<Instant> },
+    /// A service manager keeps it; whether its face is seen.
+    Foreign { seen: bool },
 }
 
 /// What is known of a child.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) life: Life,
-    /// How often it was started.
+    /// How often it was started, as far as is known.
     pub(super) starts: u32,
     /// How often in a row it failed.
     failures: u32,
@@ -35,8 +37,16 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn new(now: Instant) -> Self {
+        Self::with(Life::Down { until: now })
+    }
+
+    pub(super) fn foreign() -> Self {
+        Self::with(Life::Foreign { seen: false })
+    }
+
+    fn with(life: Life) -> Self {
         Self {
-            life: Life::Down { until: now },
+            life,
             starts: 0,
             failures: 0,
             up_since: None,
@@ -97,10 +107,19 @@ impl Record {
     pub(super) fn seen(&mut self, incarnation: u64) -> bool {
         let lost = std::mem::take(&mut self.lost);
         let before = self.incarnation.replace(incarnation);
+        if let Life::Foreign { seen } = &mut self.life {
+            *seen = true;
+            if before != Some(incarnation) {
+                self.starts = self.starts.saturating_add(1);
+            }
+        }
         lost || before.is_some_and(|before| before != incarnation)
     }
 
     pub(super) fn lost(&mut self) {
+        if let Life::Foreign { seen } = &mut self.life {
+            *seen = false;
+        }
         self.lost = self.incarnation.is_some();
     }
 }

@@ -228,6 +228,41 @@ fn a_stop_starts_nothing_and_waits_for_who_is_dying() {
     assert_eq!(world.on(I::Exited(Helper)), [A::Quit]);
 }
 
+#[test]
+fn children_of_a_service_manager_are_watched_and_nothing_else() {
+    let mut world = World::up();
+    world.machine = Machine::watching();
+    assert_eq!(world.actions(), []);
+    assert_eq!(world.on(I::Seen(Calc, 1)), []);
+    assert_eq!(world.machine.state(Helper), "down");
+    assert_eq!(world.on(I::Seen(Helper, 1)), [A::NotifyReady]);
+    assert_eq!(world.machine.state(Helper), "up");
+    assert_eq!((world.rest(), world.after(STABLE)), (None, vec![]));
+
+    assert_eq!(world.on(I::Lost(Helper)), []);
+    assert_eq!(world.machine.state(Helper), "down");
+    assert_eq!(world.on(I::Seen(Helper, 2)), [A::Resync]);
+    assert_eq!(world.on(I::Seen(Helper, 3)), [A::Resync]);
+    assert_eq!(world.machine.restarts(Helper), 2);
+
+    assert_eq!(world.on(I::Lost(Calc)), []);
+    assert_eq!(world.on(I::Seen(Calc, 2)), [], "it has a new lease");
+
+    assert_eq!(world.on(I::Lost(Calc)), []);
+    assert_eq!(world.on(I::Resync), []);
+    assert_eq!(
+        world.on(I::Seen(Calc, 3)),
+        [A::Resync],
+        "not while it is down"
+    );
+
+    assert_eq!(
+        world.on(I::Stop),
+        [A::Quit],
+        "the children are not ours to end"
+    );
+}
+
 /// Something that may happen, as far as the outside lets it.
 #[derive(Clone, Copy, Debug)]
 enum Event {

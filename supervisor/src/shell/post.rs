@@ -7,6 +7,9 @@ use nix::{
     unistd::Pid,
 };
 
+use tokio::select;
+
+use super::Wake;
 use crate::{face::ChildView, machine::Child, notify::Notifications, spawn::Recipe};
 
 /// See the [module](self).
@@ -82,11 +85,26 @@ impl Post {
     }
 }
 
-/// Waits for the process to end; for ever if there is none.
-pub(super) async fn exit(process: &mut Option<tokio::process::Child>) -> io::Result<ExitStatus> {
-    match process {
-        Some(process) => process.wait().await,
-        None => pending().await,
+/// Waits until the process has ended or said something; for ever if there is no place for one.
+pub(super) async fn wait(post: &mut Option<Post>) -> Wake {
+    let Some(Post {
+        child,
+        notifications,
+        process,
+        ..
+    }) = post
+    else {
+        return pending().await;
+    };
+    let ended = async {
+        match process {
+            Some(process) => process.wait().await,
+            None => pending().await,
+        }
+    };
+    select! {
+        status = ended => Wake::Exited(*child, status),
+        _ = notifications.ready() => Wake::Look,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{io, os::unix::net::UnixListener};
 
 use ipc_proto::bus::socket;
+use listenfd::ListenFd;
 use tokio::sync::{mpsc, watch};
 
 use super::{Shell, Signals, now, post::Post, report::Report};
@@ -41,6 +42,12 @@ pub enum StartError {
     /// There is no place for the sockets.
     #[error(transparent)]
     RuntimeDir(#[from] RuntimeDirError),
+    /// It was started by hand.
+    #[error(
+        "no socket was passed (LISTEN_FDS), and --watch is for systemd alone: start \
+         cairn-supervisor.service, or leave --watch out"
+    )]
+    NoSocket,
     /// The runtime has no room for a socket or a signal.
     #[error("cannot watch sockets and signals: {0}")]
     Io(#[from] io::Error),
@@ -85,28 +92,47 @@ pub(super) fn prepare(config: &Config) -> Result<(Shell, RuntimeDir), StartError
         calc,
     )?;
 
+    let machine = Machine::new(now());
+    let mut shell = shell(config, machine, signals, own_face);
+    shell.helper = Some(helper);
+    shell.calc = Some(calc);
+    tracing::info!("holding {}", config.runtime_dir.display());
+    Ok((shell, dir))
+}
+
+/// Gets ready to watch children that others start. The service manager has made the sockets.
+pub(super) fn prepare_to_watch(config: &Config) -> Result<Shell, StartError> {
+    let own_face = ListenFd::from_env()
+        .take_unix_listener(0)?
+        .ok_or(StartError::NoSocket)?;
+    let signals = Signals::new()?;
+    tracing::info!("watching the faces in {}", config.runtime_dir.display());
+    Ok(shell(config, Machine::watching(), signals, own_face))
+}
+
+/// Starts what both ways to run share.
+fn shell(config: &Config, machine: Machine, signals: Signals, own_face: UnixListener) -> Shell {
     let (view, shown) = watch::channel(View::default());
     tokio::spawn(Face::new(shown).serve(own_face));
     let (sender, inputs) = mpsc::channel(16);
+    let face = |name| config.runtime_dir.join(name);
     for (child, name) in [
         (Child::Helper, socket::PRIVHELPER),
         (Child::Calc, socket::CALC),
     ] {
-        tokio::spawn(watch(child, dir.join(name), sender.clone()));
+        tokio::spawn(watch(child, face(name), sender.clone()));
     }
-    tracing::info!("holding {}", config.runtime_dir.display());
-    let shell = Shell {
-        machine: Machine::new(now()),
-        helper,
-        calc,
+    Shell {
+        machine,
+        helper: None,
+        calc: None,
         signals,
         inputs,
-        calc_face: dir.join(socket::CALC),
+        calc_face: face(socket::CALC),
         resync: None,
         resync_fails: false,
         report: Report::new(view, now()),
-    };
-    Ok((shell, dir))
+    }
 }
 
 fn post(

@@ -130,93 +130,94 @@ fn to_two(pods: &[Pod; 2], family: usize, options: &str) -> String {
     ping_with(&pods[0].netns, pods[1].addresses[family], options)
 }
 
+const CASES: [Case; 13] = [
+    case(
+        "",
+        |pods| to_two(pods, 0, "-t 1"),
+        "Time to live exceeded",
+        "expired",
+    ),
+    case("", |pods| to_two(pods, 1, "-t 1"), "Hop limit", "expired"),
+    case(
+        "",
+        |pods| to_two(pods, 0, "-s 4000"),
+        "1 received",
+        "fragment",
+    ),
+    case(
+        "",
+        |pods| to_two(pods, 1, "-s 4000"),
+        "1 received",
+        "fragment",
+    ),
+    // The stack adds its address to the list of hops.
+    case(
+        "ip address add 192.0.2.7/32 dev lo",
+        |pods| to_two(pods, 0, "-R"),
+        "RR:",
+        "options",
+    ),
+    case(
+        "ip address add 192.0.2.8/32 dev lo",
+        |[one, _]| ping_with(&one.netns, [192, 0, 2, 8].into(), ""),
+        "1 received",
+        "elsewhere",
+    ),
+    case(
+        "",
+        |[one, _]| ping_with(&one.netns, [192, 0, 2, 99].into(), ""),
+        "0 received",
+        "elsewhere",
+    ),
+    // A way out of the pod's own that the node does not know to be the pod's.
+    case(
+        "ip -n one address add 10.9.9.9/32 dev lo",
+        |pods| to_two(pods, 0, "-I 10.9.9.9"),
+        "0 received",
+        "foreign-source",
+    ),
+    case(
+        "ip -n one address add fd00:9::9/128 dev lo",
+        |pods| to_two(pods, 1, "-I fd00:9::9"),
+        "0 received",
+        "foreign-source",
+    ),
+    case(
+        "ip link set cali-two mtu 1300",
+        |pods| to_two(pods, 0, "-s 1300 -M do"),
+        "mtu = 1300",
+        "too-large",
+    ),
+    case(
+        "ip link set cali-two mtu 1300",
+        |pods| to_two(pods, 1, "-s 1300 -M do"),
+        "mtu=1300",
+        "too-large",
+    ),
+    // An ICMP error may tell of a flow that the stack translates.
+    case(
+        "",
+        |[one, two]| {
+            format!(
+                "{:?}",
+                talk::ask_udp(&one.netns, two.addresses[0], 9)
+                    .unwrap_err()
+                    .kind()
+            )
+        },
+        "ConnectionRefused",
+        "protocol",
+    ),
+    case(
+        "ip -n one neigh flush dev eth0 nud permanent && ip -n one neigh add 169.254.1.1 lladdr 02:00:00:00:00:99 nud permanent dev eth0",
+        |pods| to_two(pods, 0, ""),
+        "0 received",
+        "frame",
+    ),
+];
+
 #[test]
 fn everything_else_is_the_stacks_and_works_as_without_programs() {
-    const CASES: [Case; 13] = [
-        case(
-            "",
-            |pods| to_two(pods, 0, "-t 1"),
-            "Time to live exceeded",
-            "expired",
-        ),
-        case("", |pods| to_two(pods, 1, "-t 1"), "Hop limit", "expired"),
-        case(
-            "",
-            |pods| to_two(pods, 0, "-s 4000"),
-            "1 received",
-            "fragment",
-        ),
-        case(
-            "",
-            |pods| to_two(pods, 1, "-s 4000"),
-            "1 received",
-            "fragment",
-        ),
-        // The stack adds its address to the list of hops.
-        case(
-            "ip address add 192.0.2.7/32 dev lo",
-            |pods| to_two(pods, 0, "-R"),
-            "RR:",
-            "options",
-        ),
-        case(
-            "ip address add 192.0.2.8/32 dev lo",
-            |[one, _]| ping_with(&one.netns, [192, 0, 2, 8].into(), ""),
-            "1 received",
-            "elsewhere",
-        ),
-        case(
-            "",
-            |[one, _]| ping_with(&one.netns, [192, 0, 2, 99].into(), ""),
-            "0 received",
-            "elsewhere",
-        ),
-        // A way out of the pod's own that the node does not know to be the pod's.
-        case(
-            "ip -n one address add 10.9.9.9/32 dev lo",
-            |pods| to_two(pods, 0, "-I 10.9.9.9"),
-            "0 received",
-            "foreign-source",
-        ),
-        case(
-            "ip -n one address add fd00:9::9/128 dev lo",
-            |pods| to_two(pods, 1, "-I fd00:9::9"),
-            "0 received",
-            "foreign-source",
-        ),
-        case(
-            "ip link set cali-two mtu 1300",
-            |pods| to_two(pods, 0, "-s 1300 -M do"),
-            "mtu = 1300",
-            "too-large",
-        ),
-        case(
-            "ip link set cali-two mtu 1300",
-            |pods| to_two(pods, 1, "-s 1300 -M do"),
-            "mtu=1300",
-            "too-large",
-        ),
-        // An ICMP error may tell of a flow that the stack translates.
-        case(
-            "",
-            |[one, two]| {
-                format!(
-                    "{:?}",
-                    talk::ask_udp(&one.netns, two.addresses[0], 9)
-                        .unwrap_err()
-                        .kind()
-                )
-            },
-            "ConnectionRefused",
-            "protocol",
-        ),
-        case(
-            "ip -n one neigh flush dev eth0 nud permanent && ip -n one neigh add 169.254.1.1 lladdr 02:00:00:00:00:99 nud permanent dev eth0",
-            |pods| to_two(pods, 0, ""),
-            "0 received",
-            "frame",
-        ),
-    ];
     test(
         "straight::everything_else_is_the_stacks_and_works_as_without_programs",
         |mut node| async move {

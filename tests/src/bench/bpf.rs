@@ -1,0 +1,217 @@
+//! BPF routes from decoded resources to the map: the shipped cores, the real helper, the real
+//! transport.
+
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use calc::{
+    Calculator, Input, Output, Reconciler,
+    event::{Block, Event, Node, Pool},
+};
+use ipc_proto::{Ack, BpfRoute, Op, codec};
+use ipnet::{IpNet, Ipv4Net};
+
+use super::{
+    Metric,
+    floor::{self, Entries},
+    median,
+};
+use crate::helper::{self, Calc, Helper};
+
+/// How many nodes own the blocks.
+const NODES: u32 = 1000;
+/// The size of a block, as a prefix length: the default of Calico.
+const BLOCK: u8 = 26;
+/// How many changes of one route are measured.
+const CHANGES: u32 = 1000;
+
+/// A cluster as Calico's IPAM makes it: a pool, nodes, and a block for each route.
+#[derive(Debug)]
+struct Cluster {
+    blocks: u32,
+}
+
+impl Cluster {
+    fn node(number: u32) -> String {
+        format!("node-{number}")
+    }
+
+    /// Returns block number `number` of the pool 10.0.0.0/8.
+    fn block(number: u32) -> IpNet {
+        let first = (10 << 24) + (number << (32 - u32::from(BLOCK)));
+        Ipv4Net::new_assert(Ipv4Addr::from(first), BLOCK).into()
+    }
+
+    /// Returns the block when it belongs to that node.
+    fn owned(number: u32, node: u32) -> Event {
+        let block = Block {
+            owner: Some(Self::node(node % NODES)),
+            ..Block::default()
+        };
+        Event::Block(Self::block(number), Some(block))
+    }
+
+    /// Returns all resources, decoded.
+    fn events(&self) -> Vec<Event> {
+        let pool = Pool::default();
+        let nodes = (0..NODES).map(|number| {
+            let address = Ipv4Addr::from((172 << 24) + (16 << 16) + 1 + number);
+            let bgp_ipv4 = Some(Ipv4Net::new_assert(address, 12).into());
+            Event::Node(
+                Self::node(number),
+                Some(Node {
+                    bgp_ipv4,
+                    ..Node::default()
+                }),
+            )
+        });
+        let blocks = (0..self.blocks).map(|number| Self::owned(number, number + 1));
+        [Event::Pool("10.0.0.0/8".parse().unwrap(), Some(pool))]
+            .into_iter()
+            .chain(nodes)
+            .chain(blocks)
+            .collect()
+    }
+}
+
+/// The cores of `calc` on one connection to a helper.
+struct Agent {
+    calculator: Calculator,
+    reconciler: Reconciler,
+    helper: Calc,
+    desired: BTreeMap<IpNet, BpfRoute>,
+}
+
+impl Agent {
+    /// Connects, takes the lease and learns what the kernel holds.
+    async fn start(helper: &Helper) -> Self {
+        let mut helper = helper.connect().await;
+        let (mut reconciler, now) = (Reconciler::default(), Instant::now());
+        reconciler.handle(now, Input::Connected);
+        assert_eq!(reconciler.poll(now), Some(Output::Hello));
+        let (welcome, observed) = helper.hello().await;
+        reconciler.handle(now, Input::Welcome(welcome, observed));
+        let calculator = Calculator::new(Cluster::node(0));
+        Self {
+            calculator,
+            reconciler,
+            helper,
+            desired: BTreeMap::new(),
+        }
+    }
+
+    /// Takes in events and applies all that follows from them.
+    async fn apply(&mut self, events: Vec<Event>) {
+        for event in events {
+            self.calculator.handle(event);
+        }
+        for op in self.calculator.resolve() {
+            self.reconciler.want(op).unwrap();
+        }
+        while let Some(output) = self.reconciler.poll(Instant::now()) {
+            let Output::Apply(batch) = output else {
+                panic!("{output:?}")
+            };
+            let answer = self
+                .helper
+                .proxy
+                .apply(&helper::bytes(&batch))
+                .await
+                .unwrap();
+            let ack: Ack = codec::decode(&answer).unwrap();
+            assert!(ack.failed.is_empty(), "{:?}", ack.failed);
+            self.reconciler.handle(Instant::now(), Input::Ack(ack));
+        }
+        assert!(self.reconciler.is_in_sync());
+    }
+
+    /// Remembers what is wanted, for the comparison.
+    fn note(&mut self, events: &[Event]) {
+        let mut calculator = Calculator::new(Cluster::node(0));
+        for event in events {
+            calculator.handle(event.clone());
+        }
+        for op in calculator.resolve() {
+            if let Op::BpfRoute(prefix, Some(route)) = op {
+                self.desired.insert(prefix, route);
+            }
+        }
+    }
+}
+
+/// Measures the first filling of the map with `blocks` routes, and, if asked, single changes then.
+///
+/// # Panics
+///
+/// If the map does not hold what it should in the end.
+pub async fn initial(blocks: u32, runs: usize, changes: bool) -> Vec<Metric> {
+    let label = format!("{}k", blocks / 1000);
+    let mut times = Vec::new();
+    let mut entries = Entries::default();
+    let mut metrics = Vec::new();
+    for run in 0..runs {
+        let pins = format!("/sys/fs/bpf/bench-{label}-{run}");
+        let helper = Helper::start(&format!("pin_dir = '{pins}'\n"));
+        let mut agent = Agent::start(&helper).await;
+        let events = Cluster { blocks }.events();
+        if run == 0 {
+            agent.note(&events);
+            entries = Entries::of(&agent.desired);
+        }
+        let start = Instant::now();
+        agent
+            .reconciler
+            .handle(start, Input::InSync { complete: true });
+        agent.apply(events).await;
+        times.push(start.elapsed());
+        let pin = Path::new(&pins).join(ebpf::MAP_V4);
+        assert!(
+            Entries::read(&pin) == entries,
+            "the map is not as it should be"
+        );
+        if changes && run == 0 {
+            metrics.push(one_change(&mut agent, &label).await);
+        }
+        drop(helper);
+        std::fs::remove_dir_all(&pins).unwrap();
+    }
+    let floor = floor::updates(&entries, 5);
+    let scale = floor::scale(floor, entries.len());
+    let initial = Metric::of_durations(format!("e2e.bpf_initial.{label}"), times).with_floor(floor);
+    // Felix: feed, calculation and one system call a route, in one process.
+    let reference = [(100_000, 755.0), (250_000, 2831.0)]
+        .into_iter()
+        .find(|(n, _)| *n == blocks);
+    let initial = match reference {
+        Some((_, reference)) => initial.with_reference(reference, scale),
+        None => initial,
+    };
+    let reference = |metric: Metric| metric.with_reference(2.35, scale);
+    [initial]
+        .into_iter()
+        .chain(metrics.into_iter().map(reference))
+        .collect()
+}
+
+/// Moves one block at a time to another node, each time from the event to the answer.
+async fn one_change(agent: &mut Agent, label: &str) -> Metric {
+    let mut times: Vec<Duration> = Vec::new();
+    for number in 0..CHANGES {
+        let event = Cluster::owned(number * 17, number * 17 + 2);
+        let start = Instant::now();
+        agent.apply(vec![event]).await;
+        times.push(start.elapsed());
+    }
+    let floor = (0..CHANGES.min(100)).map(|number| {
+        let route = agent.desired.iter().nth(usize::try_from(number).unwrap());
+        let (prefix, route) = route.expect("there are more");
+        floor::updates(&Entries::of(&BTreeMap::from([(*prefix, route.clone())])), 1)
+    });
+    let mut floor: Vec<Duration> = floor.collect();
+    floor.sort_unstable();
+    Metric::of_durations(format!("e2e.one_change.at_{label}"), times).with_floor(median(&floor))
+}
