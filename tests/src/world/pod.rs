@@ -5,9 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::Node;
 use crate::{netns::Netns, talk};
 
-/// The port on which each pod tells its name.
-const PORT: u16 = 7;
-
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Pod {
@@ -20,6 +17,9 @@ pub struct Pod {
 }
 
 impl Pod {
+    /// The port on which each pod tells its name.
+    pub const PORT: u16 = 7;
+
     /// Makes the pod with address number `host` of the block of node number `number`.
     pub(super) fn new(name: &str, node: &Node, number: u16, host: u16) -> Self {
         let netns = Netns::new(name);
@@ -46,7 +46,7 @@ impl Pod {
         for address in pod.addresses {
             pod.take(address);
         }
-        talk::serve(&pod.netns, PORT, name);
+        talk::serve(&pod.netns, Self::PORT, name);
         pod
     }
 
@@ -72,7 +72,7 @@ impl Pod {
     /// If the pod's namespace cannot be entered.
     #[must_use]
     pub fn ask(&self, address: IpAddr) -> Option<String> {
-        talk::ask(&self.netns, address, PORT)
+        talk::ask(&self.netns, address, Self::PORT)
     }
 }
 
