@@ -169,11 +169,11 @@ impl Shape {
         };
         let info = map.info().map_err(info)?;
         let kind = match info.map_type() {
-            Ok(kind) => format!("{kind:?}"),
+            Ok(kind) => name(kind),
             Err(_unknown) => "unknown".to_owned(),
         };
         let shape = [
-            ("type", kind, format!("{:?}", self.kind)),
+            ("type", kind, name(self.kind)),
             (
                 "key size",
                 info.key_size().to_string(),
@@ -196,6 +196,15 @@ impl Shape {
             ),
         ];
         Ok(shape.into_iter().find(|(_, found, wanted)| found != wanted))
+    }
+}
+
+/// Returns the type as the kernel's own tools name it, where they say it in several words.
+fn name(kind: MapType) -> String {
+    if kind == MapType::LpmTrie {
+        "LPM_TRIE".to_owned()
+    } else {
+        format!("{kind:?}")
     }
 }
 
