@@ -5,13 +5,14 @@
 
 use std::net::IpAddr;
 
-use ipc_proto::Op;
+use ipc_proto::{Op, Tunnel};
 use ipnet::IpNet;
 
 use crate::{
     event::Event,
     index::Index,
     kind::{self, Kind, World},
+    obstacles,
     resolver::Resolver,
     route::Route,
 };
@@ -33,6 +34,22 @@ impl Calculator {
             resolver: Resolver::default(),
             kinds: kind::all(),
         }
+    }
+
+    /// As [`new`](Self::new), but the graph's routes are those of [`tell`](Self::tell) and not what
+    /// follows from nodes, pools, blocks and endpoints: for a feed of routes, such as Felix's.
+    #[must_use]
+    pub fn told_routes(node: String) -> Self {
+        Self {
+            resolver: Resolver::told(),
+            ..Self::new(node)
+        }
+    }
+
+    /// Takes over a route of the graph, by its prefix without host bits; only after
+    /// [`told_routes`](Self::told_routes), else this does nothing.
+    pub fn tell(&mut self, cidr: IpNet, route: Option<Route>) {
+        self.resolver.tell(cidr, route);
     }
 
     /// Takes in a change. Nothing is computed before [`resolve`](Self::resolve).
@@ -86,6 +103,31 @@ impl Calculator {
         self.resolver.routes()
     }
 
+    /// Returns whether the datastore has this node. Without it, nothing that would be computed means
+    /// anything: its own workloads would look like another node's.
+    #[must_use]
+    pub fn knows_own_node(&self) -> bool {
+        self.index.own_node().is_some()
+    }
+
+    /// Returns the tunnel devices that are wanted, be it that not all of what they are made of is
+    /// known: such a one is to stay as it is.
+    pub fn tunnels(&self) -> impl Iterator<Item = Tunnel> {
+        kind::tunnels(&self.index)
+    }
+
+    /// Returns whether a tunnel device is wanted but not what it is made of.
+    #[must_use]
+    pub fn lacks_uplink(&self) -> bool {
+        kind::tunnel_unknown(&self.index)
+    }
+
+    /// Returns what keeps something from being wanted that should be, in words for the operator.
+    #[must_use]
+    pub fn obstacles(&self) -> Vec<String> {
+        obstacles::of(&self.index)
+    }
+
     /// Returns whether a tunnel device is wanted that has not been seen up with its address: more
     /// will be wanted then.
     #[must_use]
@@ -96,5 +138,31 @@ impl Calculator {
     /// This host's own addresses that others can send to, ascending: node ports are served on them.
     pub fn host_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.index.links.local_addresses()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Pool;
+
+    #[test]
+    fn routes_are_told_or_follow_from_resources_but_not_both() {
+        let [told, pool]: [IpNet; 2] =
+            ["10.1.0.0/16", "10.2.0.0/16"].map(|net| net.parse().unwrap());
+        for (mut calculator, route) in [
+            (Calculator::told_routes("node-a".to_owned()), told),
+            (Calculator::new("node-a".to_owned()), pool),
+        ] {
+            calculator.handle(Event::Pool(pool, Some(Pool::default())));
+            calculator.tell(told, Some(Route::default()));
+            calculator.resolve();
+            let routes: Vec<_> = calculator.routes().map(|(cidr, _)| *cidr).collect();
+            assert_eq!(routes, [route]);
+            calculator.tell(told, None);
+            calculator.resolve();
+            let left = calculator.routes().count();
+            assert_eq!(left, usize::from(route == pool));
+        }
     }
 }

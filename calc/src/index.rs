@@ -16,7 +16,7 @@ use ipnet::IpNet;
 pub(crate) use self::{
     blocks::{Blocks, address, others},
     links::Links,
-    nodes::Nodes,
+    nodes::{Nodes, Vtep},
     pools::Pools,
     workloads::Workloads,
 };

@@ -19,7 +19,9 @@ use std::{collections::BTreeSet, fmt::Debug};
 use ipc_proto::{Link, Op};
 use ipnet::IpNet;
 
-pub(crate) use self::tunnel_devices::awaited as tunnel_awaited;
+pub(crate) use self::tunnel_devices::{
+    awaited as tunnel_awaited, tunnels, unknown as tunnel_unknown,
+};
 use self::{
     attachments::Attachments, bpf_routes::BpfRoutes, endpoints::Endpoints, fdb::Fdb,
     kernel_routes::KernelRoutes, link_settings::LinkSettings, neighbours::Neighbours,

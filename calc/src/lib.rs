@@ -10,6 +10,7 @@ pub mod event;
 mod face;
 mod index;
 mod kind;
+mod obstacles;
 mod prefix;
 mod reconciler;
 mod resolver;

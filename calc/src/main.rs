@@ -26,6 +26,8 @@ fn main() -> ExitCode {
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr)
+        // Whoever reads the log may go away; that must not end what it is about.
+        .log_internal_errors(false)
         .init();
     match start(&arguments.config) {
         Ok(()) => ExitCode::SUCCESS,

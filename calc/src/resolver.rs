@@ -31,11 +31,24 @@ pub(crate) struct Resolver {
     touched: Marks,
     /// The prefixes to compute again, with all in them.
     dirty: Marks,
+    /// Whether the routes are told, and follow from nothing here.
+    told: bool,
 }
 
 impl Resolver {
+    /// Starts one whose routes are told by [`tell`](Self::tell), whatever the resources.
+    pub(crate) fn told() -> Self {
+        Self {
+            told: true,
+            ..Self::default()
+        }
+    }
+
     /// Notes what the event touches; `before` does not include it.
     pub(crate) fn on_event(&mut self, event: &Event, before: &Index) {
+        if self.told {
+            return;
+        }
         match event {
             Event::Node(name, node) => self.on_node(name, node.as_ref(), before),
             Event::Pool(cidr, _) => {
@@ -100,6 +113,9 @@ impl Resolver {
 
     /// Brings the routes up to date, and returns the prefixes of those that changed, in order.
     pub(crate) fn resolve(&mut self, index: &Index) -> Vec<IpNet> {
+        if self.told {
+            return self.touched.take();
+        }
         for cidr in self.touched.take() {
             if self.refresh(cidr, index) {
                 self.dirty.insert(cidr);
@@ -124,11 +140,8 @@ impl Resolver {
                     continue;
                 }
                 let former = mem::replace(&mut record.route, desired);
-                let node = |route: Option<&Route>| route.and_then(|route| route.node.clone());
-                let (from, to) = (node(former.as_ref()), node(record.route.as_ref()));
-                if from != to {
-                    self.by_node.relocate(*cidr, from, to);
-                }
+                self.by_node
+                    .relocate(*cidr, former.as_ref(), record.route.as_ref());
                 changed.push(*cidr);
             }
         }
@@ -163,12 +176,17 @@ impl Resolver {
             .filter_map(|(cidr, record)| Some((cidr, record.route.as_ref()?)))
     }
 
-    /// Puts a route where no resource does.
-    #[cfg(test)]
-    pub(crate) fn put(&mut self, cidr: IpNet, route: Option<Route>) {
-        let mut record = Record::default();
-        record.route = route;
-        self.records.insert(cidr, record);
+    /// Takes over a route that is computed elsewhere.
+    pub(crate) fn tell(&mut self, cidr: IpNet, route: Option<Route>) {
+        if !self.told {
+            return;
+        }
+        let former = self.records.remove(&cidr).and_then(|record| record.route);
+        self.by_node.relocate(cidr, former.as_ref(), route.as_ref());
+        if route.is_some() {
+            self.records.insert(cidr, Record::told(route));
+        }
+        self.touched.insert(cidr);
     }
 
     /// The routes of a prefix and of those in it, in order.
@@ -193,11 +211,16 @@ impl Resolver {
 
 /// Keeps the routes to each node.
 trait Relocate {
-    fn relocate(&mut self, cidr: IpNet, from: Option<NodeName>, to: Option<NodeName>);
+    fn relocate(&mut self, cidr: IpNet, from: Option<&Route>, to: Option<&Route>);
 }
 
 impl Relocate for BTreeMap<NodeName, BTreeSet<IpNet>> {
-    fn relocate(&mut self, cidr: IpNet, from: Option<NodeName>, to: Option<NodeName>) {
+    fn relocate(&mut self, cidr: IpNet, from: Option<&Route>, to: Option<&Route>) {
+        let node = |route: Option<&Route>| route.and_then(|route| route.node.clone());
+        let (from, to) = (node(from), node(to));
+        if from == to {
+            return;
+        }
         if let Some(from) = from
             && let Some(routes) = self.get_mut(&from)
         {

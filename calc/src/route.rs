@@ -58,6 +58,13 @@ impl Types {
         Self(self.0 & !other.0)
     }
 
+    /// Returns what has the name, by Calico's protocol.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let (types, _) = Self::NAMES.into_iter().find(|(_, known)| *known == name)?;
+        Some(types)
+    }
+
     /// Returns the names, by Calico's protocol.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES

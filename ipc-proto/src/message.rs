@@ -195,7 +195,7 @@ pub enum OpError {
     #[error("{0} is gone, renamed or re-created")]
     StaleLink(Link),
     /// The kernel said no.
-    #[error("{call}: errno {errno}")]
+    #[error("{call}: {}{}", std::io::Error::from_raw_os_error(*errno), cure(call, *errno))]
     Kernel {
         /// The system call or netlink request.
         call: String,
@@ -208,6 +208,17 @@ pub enum OpError {
     /// This helper does not do it.
     #[error("this helper does not do it: {0}")]
     Unsupported(String),
+}
+
+/// Returns what the operator can do about an error, where that is known.
+fn cure(call: &str, errno: i32) -> &'static str {
+    /// No space left.
+    const ENOSPC: i32 = 28;
+    if errno == ENOSPC && call.starts_with("BPF") {
+        "; the map is full: raise bpf_map_size_route (and remove the pin, which has the old size)"
+    } else {
+        ""
+    }
 }
 
 impl OpError {

@@ -25,6 +25,8 @@ fn main() -> ExitCode {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        // Whoever reads the log may go away; that must not end what it is about.
+        .log_internal_errors(false)
         .init();
     match start(&args) {
         Ok(()) => ExitCode::SUCCESS,

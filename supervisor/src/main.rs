@@ -28,6 +28,8 @@ fn main() -> ExitCode {
         .with_env_filter(
             EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
         )
+        // Whoever reads the log may go away; that must not end what it is about.
+        .log_internal_errors(false)
         .init();
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,

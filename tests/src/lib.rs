@@ -17,5 +17,6 @@ pub mod packets;
 pub mod ping;
 pub mod systemd;
 pub mod talk;
+pub mod vectors;
 pub mod wait;
 pub mod world;

@@ -193,6 +193,7 @@ fn an_endpoint_may_come_before_its_interface() {
                 Err(text)
             }
         });
+        reported(node, &["shop/late", "cali-late"]);
         node.converged();
         assert_eq!(node.netns.run("ip route show 10.244.1.9"), "");
         node.netns
@@ -303,4 +304,67 @@ fn missing_capabilities_are_named() {
         let supervisor = run("cairn-supervisor");
         assert!(supervisor.contains("root"), "{supervisor}");
     });
+}
+
+#[test]
+fn a_node_that_the_datastore_does_not_know_is_left_as_it_is() {
+    started(
+        "a_node_that_the_datastore_does_not_know_is_left_as_it_is",
+        |world, state| {
+            let [node, _] = &mut world.nodes;
+            // At run time, and at the start.
+            node.edit("nodes.yaml", "name: node-1", "name: node-9");
+            reported(node, &["no Node node-1", "node_name"]);
+            assert_eq!(node.kernel_state(), state);
+            node.stop();
+            node.start();
+            reported(node, &["no Node node-1", "node_name"]);
+            assert_eq!(node.kernel_state(), state);
+            node.edit("nodes.yaml", "name: node-9", "name: node-1");
+            node.converged();
+            assert_eq!(node.kernel_state(), state);
+        },
+    );
+}
+
+#[test]
+fn a_lost_node_address_keeps_the_tunnel() {
+    started("a_lost_node_address_keeps_the_tunnel", |world, _| {
+        let [node, _] = &mut world.nodes;
+        let index = node.netns.run("ip -o link show vxlan.calico");
+        node.netns.run("ip address del 172.30.0.11/24 dev eth0");
+        reported(node, &["node-1", "172.30.0.11"]);
+        node.stop();
+        node.start();
+        reported(node, &["node-1", "172.30.0.11"]);
+        let after = node.netns.run("ip -o link show vxlan.calico");
+        assert_eq!(index, after, "neither at run time nor at a start");
+        node.netns.run("ip address add 172.30.0.11/24 dev eth0");
+        no_problem(node);
+        node.converged();
+    });
+}
+
+#[test]
+fn a_link_that_was_down_for_a_moment_gets_its_routes_back_at_once() {
+    world::test(
+        "a_link_that_was_down_for_a_moment_gets_its_routes_back_at_once",
+        |world| {
+            // Not by the periodic reading: only the interface's own change can tell.
+            for node in &world.nodes {
+                node.refresh_never();
+            }
+            claims::comes_up(world).unwrap();
+            let [node, _] = &world.nodes;
+            let state = node.kernel_state();
+            for link in ["cali-frontend", "vxlan.calico", "vxlan-v6.calico"] {
+                let flap = format!("ip link set {link} down; ip link set {link} up");
+                netns::run(node.netns.command("sh").args(["-ec", &flap]));
+                eventually(&format!("all as before {link} went down"), || {
+                    let after = node.kernel_state();
+                    if after == state { Ok(()) } else { Err(after) }
+                });
+            }
+        },
+    );
 }

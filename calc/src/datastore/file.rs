@@ -7,7 +7,7 @@
 mod scan;
 mod watch;
 
-use std::{collections::BTreeSet, io, mem, path::PathBuf, time::Duration};
+use std::{io, mem, path::PathBuf, time::Duration};
 
 use tokio::sync::mpsc;
 
@@ -58,7 +58,7 @@ impl FileDatastore {
             dir,
             store: Store::new(&node),
             told: false,
-            problems: BTreeSet::new(),
+            trouble: String::new(),
             updates,
         };
         tokio::select! {
@@ -73,8 +73,8 @@ struct Follower {
     store: Store,
     /// Whether the first update is out.
     told: bool,
-    /// The problems that are in the log.
-    problems: BTreeSet<String>,
+    /// Why there is no first update, as it is in the log.
+    trouble: String,
     updates: mpsc::Sender<Update>,
 }
 
@@ -97,9 +97,13 @@ impl Follower {
             let Err(error) = watch.start() else {
                 return Ok(watch);
             };
+            let cure = if error.kind() == io::ErrorKind::PermissionDenied {
+                "let this process's user read the directory"
+            } else {
+                "create the directory or correct its path"
+            };
             let trouble = format!(
-                "{}: cannot be watched: {error}; create the directory or correct its path; until \
-                 then the last state stays in force",
+                "{}: cannot be watched: {error}; {cure}; until then the last state stays in force",
                 self.dir.display()
             );
             if self.told {
@@ -107,8 +111,9 @@ impl Follower {
                 if let Some(update) = self.store.update() {
                     self.tell(update).await;
                 }
-            } else {
-                self.log(&[trouble]);
+            } else if self.trouble != trouble {
+                tracing::warn!("datastore: {trouble}");
+                self.trouble = trouble;
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -133,22 +138,9 @@ impl Follower {
     }
 
     async fn tell(&mut self, update: Update) {
-        self.log(&update.problems);
         self.told = true;
         if self.updates.send(update).await.is_err() {
             tracing::debug!("nobody listens to the datastore any more");
         }
-    }
-
-    /// Logs problems when they come and when they go.
-    fn log(&mut self, problems: &[String]) {
-        let problems: BTreeSet<String> = problems.iter().cloned().collect();
-        for problem in problems.difference(&self.problems) {
-            tracing::warn!("datastore: {problem}");
-        }
-        for problem in self.problems.difference(&problems) {
-            tracing::info!("datastore: no longer: {problem}");
-        }
-        self.problems = problems;
     }
 }

@@ -5,8 +5,6 @@
 //! V8 to V20, are in [`value`]; here is which prefixes they are asked about, and when.
 
 mod value;
-#[cfg(test)]
-mod vectors;
 
 use std::collections::BTreeSet;
 

@@ -8,7 +8,11 @@ use std::collections::BTreeMap;
 use ipc_proto::{Op, Tunnel, TunnelDevice};
 
 use super::{Kind, World};
-use crate::{event::Event, index::Index, prefix::Family};
+use crate::{
+    event::Event,
+    index::{Index, Vtep},
+    prefix::Family,
+};
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -43,11 +47,30 @@ impl Kind for TunnelDevices {
     }
 }
 
+/// Returns this node's end of the tunnel, if the family's pools use one.
+fn end(family: Family, index: &Index) -> Option<Vtep> {
+    index
+        .own_node()?
+        .vtep(&index.name, family)
+        .filter(|_| index.pools.use_vxlan(family))
+}
+
+/// Returns the devices that are wanted, known or not what they are made of.
+pub(crate) fn tunnels(index: &Index) -> impl Iterator<Item = Tunnel> {
+    let used = Family::ALL
+        .into_iter()
+        .filter(|family| end(*family, index).is_some());
+    used.map(Family::tunnel)
+}
+
+/// Returns whether it is unknown what a wanted device is made of.
+pub(crate) fn unknown(index: &Index) -> bool {
+    let is_unknown = |family| end(family, index).is_some() && want(family, index).is_none();
+    Family::ALL.into_iter().any(is_unknown)
+}
+
 fn want(family: Family, index: &Index) -> Option<TunnelDevice> {
-    if !index.pools.use_vxlan(family) {
-        return None;
-    }
-    let end = index.own_node()?.vtep(&index.name, family)?;
+    let end = end(family, index)?;
     Some(TunnelDevice {
         vni: index.config.vxlan_vni,
         port: index.config.vxlan_port,

@@ -15,6 +15,16 @@ pub enum Notice {
     More(usize),
 }
 
+impl Notice {
+    /// Names what an op is about, whichever way it goes.
+    #[must_use]
+    pub fn subject(op: &Op) -> String {
+        let text = Object(op).to_string();
+        text.split_once(' ')
+            .map_or(text.clone(), |(_verb, subject)| subject.to_owned())
+    }
+}
+
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

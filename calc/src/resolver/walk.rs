@@ -57,6 +57,14 @@ impl Record {
         }
     }
 
+    /// One of which nothing but its route is known.
+    pub(super) fn told(route: Option<Route>) -> Self {
+        Self {
+            route,
+            ..Self::default()
+        }
+    }
+
     /// Takes over all but the route; returns whether anything changed.
     pub(super) fn update(&mut self, desired: Self) -> bool {
         let same = self.pool == desired.pool

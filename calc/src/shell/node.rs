@@ -2,10 +2,13 @@
 //!
 //! No I/O but a request handed to the connection; the time comes in with each call.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use ipc_proto::{
-    Observed,
+    Observed, Op, Tunnel,
     view::{Rows, RowsRequest},
 };
 use tokio::sync::{mpsc, watch};
@@ -21,12 +24,16 @@ use crate::{
     reconciler::{Input, Notice, Output, Reconciler},
 };
 
+/// How many failures are shown by name.
+const MAX_FAILING: usize = 16;
 /// How many rows are told at a time, so that they are a message.
 const MAX_ROWS: usize = 1000;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Node {
+    /// The name of this node in the datastore.
+    name: String,
     calculator: Calculator,
     reconciler: Reconciler,
     /// The way to the helper.
@@ -35,7 +42,15 @@ pub(super) struct Node {
     /// When to read the kernel back without a cause.
     refresh: Option<Instant>,
     resyncs: u64,
+    /// Whether all of the datastore could be read, once it has been.
+    complete: Option<bool>,
+    /// The tunnel devices that are not to go although what they are made of is unknown.
+    kept: BTreeSet<Tunnel>,
     datastore_problems: Journal,
+    /// What is missing on this host.
+    obstacles: Journal,
+    /// What could not be done, by what it is about.
+    failing: BTreeMap<String, String>,
     /// Why there is no lease, once it is known.
     helper_problem: Option<String>,
     status: watch::Sender<Status>,
@@ -45,26 +60,30 @@ impl Node {
     /// Starts with nothing known, and publishes how things stand to `status`.
     pub(super) fn new(config: &Config, status: watch::Sender<Status>) -> Self {
         Self {
+            name: config.node_name.clone(),
             calculator: Calculator::new(config.node_name.clone()),
             reconciler: Reconciler::default(),
             requests: None,
             refresh_interval: config.route_refresh_interval,
             refresh: None,
             resyncs: 0,
-            datastore_problems: Journal::default(),
+            complete: None,
+            kept: BTreeSet::new(),
+            datastore_problems: Journal::new("datastore: "),
+            obstacles: Journal::new(""),
+            failing: BTreeMap::new(),
             helper_problem: None,
             status,
         }
     }
 
     /// Takes in what the datastore tells.
-    pub(super) fn update(&mut self, now: Instant, update: Update) {
+    pub(super) fn update(&mut self, update: Update) {
         for event in update.events {
             self.calculator.handle(event);
         }
         self.datastore_problems.set(update.problems);
-        let complete = update.complete;
-        self.reconciler.handle(now, Input::InSync { complete });
+        self.complete = Some(update.complete);
     }
 
     /// Takes in what is heard of the helper.
@@ -124,11 +143,7 @@ impl Node {
 
     /// Computes what follows, asks for it, and publishes how things stand.
     pub(super) fn settle(&mut self, now: Instant) {
-        for op in self.calculator.resolve() {
-            if let Err(error) = self.reconciler.want(op) {
-                tracing::error!("{error}");
-            }
-        }
+        self.resolve(now);
         if self.refresh.is_some_and(|at| at <= now) {
             self.refresh = None;
             self.reconciler.handle(now, Input::Resync);
@@ -137,12 +152,8 @@ impl Node {
             let request = match output {
                 Output::Hello => dataplane::Request::Hello,
                 Output::Apply(batch) => dataplane::Request::Apply(batch),
-                Output::Notice(notice @ Notice::Recovered(_)) => {
-                    tracing::info!("{notice}");
-                    continue;
-                }
-                Output::Notice(notice @ (Notice::Failed(..) | Notice::More(_))) => {
-                    tracing::warn!("{notice}");
+                Output::Notice(notice) => {
+                    self.notice(&notice);
                     continue;
                 }
             };
@@ -152,6 +163,87 @@ impl Node {
             }
         }
         self.publish();
+    }
+
+    /// Says what should be, once it is known.
+    ///
+    /// Without this node in the datastore nothing is touched: everything on it would look like a
+    /// leftover or another node's.
+    fn resolve(&mut self, now: Instant) {
+        let Some(complete) = self.complete else {
+            return;
+        };
+        if !self.calculator.knows_own_node() {
+            self.obstacles.set([format!(
+                "the datastore has no Node {}, so nothing is changed on this host: correct \
+                 node_name in calc.toml, or add the Node",
+                self.name
+            )]);
+            return;
+        }
+        let ops = self.calculator.resolve();
+        let tunnels: BTreeSet<Tunnel> = self.calculator.tunnels().collect();
+        let over = self
+            .kept
+            .difference(&tunnels)
+            .map(|tunnel| Op::TunnelDevice(*tunnel, None));
+        for op in over.collect::<Vec<_>>().into_iter().chain(ops) {
+            if let Op::TunnelDevice(tunnel, device) = &op {
+                if device.is_none() && tunnels.contains(tunnel) {
+                    self.kept.insert(*tunnel);
+                    continue;
+                }
+                self.kept.remove(tunnel);
+            }
+            if let Err(error) = self.reconciler.want(op) {
+                tracing::error!("{error}");
+            }
+        }
+        self.obstacles.set(self.calculator.obstacles());
+        // While an obstacle hides what a device is made of, it is no leftover.
+        let complete = complete && !self.calculator.lacks_uplink();
+        self.reconciler.handle(now, Input::InSync { complete });
+    }
+
+    /// Logs what the operator is to know, and keeps it while it lasts.
+    fn notice(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Failed(op, _) => {
+                tracing::warn!("{notice}");
+                if self.failing.len() < MAX_FAILING {
+                    self.failing.insert(Notice::subject(op), notice.to_string());
+                }
+            }
+            Notice::Recovered(op) => {
+                tracing::info!("{notice}");
+                self.failing.remove(&Notice::subject(op));
+            }
+            Notice::More(_) => tracing::warn!("{notice}"),
+        }
+    }
+
+    /// Returns all that is wrong, worst first.
+    fn problems(&mut self, held: usize) -> Vec<String> {
+        let unread = self
+            .complete
+            .is_none()
+            .then(|| "the datastore has not been read yet".to_owned());
+        if held == 0 {
+            self.failing.clear();
+        }
+        let failing = self.failing.values().cloned();
+        let rest = held.saturating_sub(self.failing.len());
+        let rest = (rest > 0).then(|| format!("{rest} more changes fail; see cairnctl routes"));
+        let helper = self.helper_problem.clone().into_iter();
+        let datastore = self.datastore_problems.lines().map(str::to_owned);
+        let obstacles = self.obstacles.lines().map(str::to_owned);
+        helper
+            .chain(unread)
+            .chain(datastore)
+            .chain(failing)
+            .chain(rest)
+            .chain(obstacles)
+            .collect()
     }
 
     /// Returns when to [`settle`](Self::settle) again if nothing happens.
@@ -167,16 +259,17 @@ impl Node {
 
     fn publish(&mut self) {
         let counts = self.reconciler.totals();
-        let problems = self.helper_problem.as_deref().into_iter();
-        let problems = problems.chain(self.datastore_problems.lines());
+        let problems = self.problems(counts.held);
         let status = Status {
-            in_sync: self.reconciler.is_in_sync() && !self.calculator.awaits_tunnel(),
+            in_sync: self.reconciler.is_in_sync()
+                && self.calculator.knows_own_node()
+                && !self.calculator.awaits_tunnel(),
             connected: self.reconciler.is_connected(),
             desired: counts.desired,
             pending: counts.pending,
             held: counts.held,
             resyncs: self.resyncs,
-            problems: problems.map(str::to_owned).collect(),
+            problems,
         };
         self.status.send_if_modified(|published| {
             let changed = *published != status;

@@ -29,15 +29,18 @@ async fn eventually<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F)
     assert!(waited.await.is_ok(), "not in time: {what}");
 }
 
+/// A node that has no address, and so nothing to program.
+fn node(name: &str) -> String {
+    format!(
+        "apiVersion: projectcalico.org/v3\nkind: Node\nmetadata: {{name: {name}}}\nspec: {{}}\n"
+    )
+}
+
 /// Sets up everything but the process itself.
 fn config(dir: &TempDir, interval: Option<Duration>) -> (Config, UnixListener) {
     let datastore_dir = dir.path().join("datastore");
     fs::create_dir(&datastore_dir).unwrap();
-    let document = "apiVersion: projectcalico.org/v3\n\
-                    kind: FelixConfiguration\n\
-                    metadata: {name: default}\n\
-                    spec: {}\n";
-    fs::write(datastore_dir.join("felix.yaml"), document).unwrap();
+    fs::write(datastore_dir.join("node.yaml"), node("node-1")).unwrap();
     let config = Config {
         node_name: "node-1".to_owned(),
         datastore_dir,
@@ -68,6 +71,18 @@ async fn swept(helper: &Helper) {
     eventually("the stray is swept", is_empty).await;
 }
 
+async fn face(dir: &TempDir) -> Calc1Proxy<'static> {
+    let client = bus::connect(&dir.path().join(bus::socket::CALC))
+        .await
+        .unwrap();
+    let builder = Calc1Proxy::builder(&client);
+    builder
+        .cache_properties(zbus::proxy::CacheProperties::No)
+        .build()
+        .await
+        .unwrap()
+}
+
 async fn property<T: DeserializeOwned + zbus::Type>(calc: &Calc1Proxy<'_>, name: &str) -> T {
     calc.inner().get_property(name).await.unwrap()
 }
@@ -83,14 +98,7 @@ async fn the_kernel_is_put_right_again_after_each_way_to_ask_for_it() {
         let connection = helper.accept(&socket).await;
         swept(&helper).await;
 
-        let client = bus::connect(&dir.path().join(bus::socket::CALC))
-            .await
-            .unwrap();
-        let calc = Calc1Proxy::builder(&client)
-            .cache_properties(zbus::proxy::CacheProperties::No)
-            .build()
-            .await
-            .unwrap();
+        let calc = face(&dir).await;
         let in_sync = || async { calc.in_sync().await.unwrap() };
         eventually("in sync", in_sync).await;
         assert_ne!(calc.incarnation().await.unwrap(), 0);
@@ -146,6 +154,41 @@ async fn the_kernel_is_read_back_at_intervals() {
             stray(&helper);
             swept(&helper).await;
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_its_own_node_nothing_is_touched() {
+    let dir = TempDir::new().unwrap();
+    let (config, listener) = config(&dir, None);
+    let document = config.datastore_dir.join("node.yaml");
+    fs::write(&document, node("node-2")).unwrap();
+    let socket = Helper::listen(dir.path());
+    let helper = Helper::default();
+    stray(&helper);
+    beside(config, listener, async {
+        let _connection = helper.accept(&socket).await;
+        let calc = face(&dir).await;
+        let reported = || async {
+            let problems = property::<Vec<String>>(&calc, "Problems").await;
+            problems
+                .iter()
+                .any(|problem| problem.contains("no Node node-1"))
+        };
+        eventually("the report", reported).await;
+        eventually("connected", || property::<bool>(&calc, "Connected")).await;
+        assert!(!calc.in_sync().await.unwrap());
+        assert_eq!(helper.0.lock().unwrap().bpf.len(), 1);
+
+        fs::write(&document, node("node-1")).unwrap();
+        swept(&helper).await;
+        assert!(!reported().await);
+
+        // It goes again: what is there stays.
+        fs::write(&document, node("node-2")).unwrap();
+        eventually("the report", reported).await;
+        assert!(!calc.in_sync().await.unwrap());
     })
     .await;
 }

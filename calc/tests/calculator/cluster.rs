@@ -3,11 +3,15 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use calc::{Calculator, datastore::Store, event::Event};
+use calc::{
+    Calculator,
+    datastore::Store,
+    event::Event,
+    route::{PoolKind, Route},
+};
 use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Tunnel};
-use serde_json::Value;
-
-use super::graph_vectors::{complete, json, text};
+use ipnet::IpNet;
+use serde_json::{Value, json};
 
 #[test]
 fn the_files_of_a_cluster_give_the_routes_of_each_node() {
@@ -88,4 +92,50 @@ fn a_tunnel_is_awaited_until_it_is_up_with_its_address() {
     assert!(see("vxlan-v6.calico", 4, v6, true, &[]));
     assert!(see("vxlan-v6.calico", 4, v6, false, &["fd60:0:0:1::/128"]));
     assert!(!see("vxlan-v6.calico", 4, v6, true, &["fd60:0:0:1::/128"]));
+}
+
+/// A route as it is recorded.
+fn json(cidr: &IpNet, route: &Route) -> Value {
+    json!({
+        "dst": cidr,
+        "types": route.types.names().collect::<Vec<_>>(),
+        "ip_pool_type": match route.pool {
+            PoolKind::None => "NONE",
+            PoolKind::NoEncap => "NO_ENCAP",
+            PoolKind::Vxlan => "VXLAN",
+            PoolKind::Ipip => "IPIP",
+        },
+        "dst_node_name": route.node.as_deref().unwrap_or(""),
+        "dst_node_ip": route.node_ip.map_or_else(String::new, |address| address.to_string()),
+        "same_subnet": route.same_subnet,
+        "nat_outgoing": route.nat_outgoing,
+        "local_workload": route.local_workload,
+        "borrowed": route.borrowed,
+        "tunnel_type": {
+            "ipip": route.tunnels.ipip,
+            "vxlan": route.tunnels.vxlan,
+            "wireguard": route.tunnels.wireguard,
+        },
+    })
+}
+
+/// Fills in what is not recorded.
+fn complete(route: &Value) -> Value {
+    let mut full = json!({
+        "dst_node_name": "",
+        "dst_node_ip": "",
+        "same_subnet": false,
+        "nat_outgoing": false,
+        "local_workload": false,
+        "borrowed": false,
+        "tunnel_type": { "ipip": false, "vxlan": false, "wireguard": false },
+    });
+    for (key, value) in route.as_object().unwrap() {
+        full[key] = value.clone();
+    }
+    full
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }

@@ -8,8 +8,6 @@
 )]
 
 mod cluster;
-mod graph_vectors;
 mod order;
-mod scenarios;
 mod states;
 mod world;

@@ -33,15 +33,26 @@ fn push_address(bytes: &mut Vec<u8>, address: IpAddr) {
     }
 }
 
-/// Reads a key, without the bits beyond its length.
-pub(super) fn read_key(bytes: &[u8]) -> Option<IpNet> {
+/// Reads an entry, under its key without the bits beyond its length. It has no value if no request
+/// could make it: the kernel keeps such bits where somebody else wrote them.
+pub(super) fn read_entry(
+    key: &[u8],
+    value: &[u8],
+    links: &Links,
+) -> Option<(IpNet, Option<BpfRoute>)> {
+    let key = read_key(key)?;
+    let masked = key.trunc();
+    let route = (key == masked).then(|| read_value(value, links)).flatten();
+    Some((masked, route))
+}
+
+fn read_key(bytes: &[u8]) -> Option<IpNet> {
     let (len, address) = split(bytes)?;
-    let net = IpNet::new(read_address(address)?, u8::try_from(len).ok()?);
-    Some(net.ok()?.trunc())
+    IpNet::new(read_address(address)?, u8::try_from(len).ok()?).ok()
 }
 
 /// Reads a value; none if no request could make it.
-pub(super) fn read_value(bytes: &[u8], links: &Links) -> Option<BpfRoute> {
+fn read_value(bytes: &[u8], links: &Links) -> Option<BpfRoute> {
     let (flags, payload) = split(bytes)?;
     let flags = Flags(flags);
     let target = if payload.iter().all(|byte| *byte == 0) {
@@ -164,6 +175,19 @@ mod tests {
         assert_eq!(read_value(&unknown_flag, &links), None);
     }
 
+    #[test]
+    fn an_entry_whose_key_has_host_bits_is_wrong_whatever_its_value() {
+        let links = links(&policy());
+        let value = [0x10_u32.to_ne_bytes(), [192, 168, 7, 2]].concat();
+        for (last, wrong) in [(0x40, false), (0x41, true)] {
+            let mut key = 26_u32.to_ne_bytes().to_vec();
+            key.extend([172, 24, 5, last]);
+            let (prefix, route) = read_entry(&key, &value, &links).unwrap();
+            assert_eq!(prefix, "172.24.5.64/26".parse().unwrap());
+            assert_eq!(route.is_none(), wrong, "{last:#x}");
+        }
+    }
+
     proptest! {
         #[test]
         fn a_route_reads_back_as_written(
@@ -193,7 +217,7 @@ mod tests {
         #[test]
         fn no_bytes_make_reading_panic(bytes in prop::collection::vec(any::<u8>(), 0..24)) {
             let links = links(&policy());
-            if let Some(prefix) = read_key(&bytes) {
+            if let Some((prefix, _)) = read_entry(&bytes, &bytes, &links) {
                 prop_assert_eq!(prefix, prefix.trunc());
             }
             drop(read_value(&bytes, &links));

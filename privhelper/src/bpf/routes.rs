@@ -99,8 +99,7 @@ impl RouteMaps {
         for (trie, name) in [(&self.v4, ebpf::MAP_V4), (&self.v6, ebpf::MAP_V6)] {
             let size = usize::try_from(self.size).unwrap_or(usize::MAX);
             read(trie, size, |key, value| {
-                if let Some(prefix) = layout::read_key(key) {
-                    let route = layout::read_value(value, links);
+                if let Some((prefix, route)) = layout::read_entry(key, value, links) {
                     sink(Observed::BpfRoute(prefix, route));
                 }
             })

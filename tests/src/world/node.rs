@@ -84,6 +84,17 @@ impl Node {
         node
     }
 
+    /// Has Cairn, from its next start on, read the kernel back only when it has a cause.
+    ///
+    /// # Panics
+    ///
+    /// If its configuration cannot be written.
+    pub fn refresh_never(&self) {
+        let file = self.directory.join("calc.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(file, text.replace(REFRESH, "0")).unwrap();
+    }
+
     fn configure(&self) {
         let (here, bin) = (self.directory.display(), self.bin.display());
         let write = |file: &str, text: String| fs::write(self.directory.join(file), text).unwrap();

@@ -157,7 +157,6 @@ fn neighbours_and_forwarding_entries_read_back_as_they_were_set() {
             };
             let neighbours = [
                 neighbour("cali1", "10.1.0.9"),
-                neighbour("cali1", "fd00:1::9"),
                 neighbour("vxlan.calico", "10.1.1.0"),
                 neighbour("vxlan-v6.calico", "fd00:1:1::"),
             ];
@@ -175,9 +174,18 @@ fn neighbours_and_forwarding_entries_read_back_as_they_were_set() {
             // What the kernel learns, and what is elsewhere.
             shell(
                 "ip neigh add 10.1.0.10 lladdr 02:00:00:00:00:10 nud reachable dev cali1
+             ip neigh add fd00:1::9 lladdr 02:00:00:00:00:10 nud permanent dev cali1
              ip neigh add 192.0.2.10 lladdr 02:00:00:00:00:10 nud permanent dev eth0
              bridge fdb add 02:00:00:00:00:11 dev vxlan.calico dst 192.0.2.11 dynamic",
             );
+            let others = neighbour("cali1", "fd00:1::9");
+            for mac in [None, Some(mac(9))] {
+                let failed = calc.apply([Op::Neighbour(others.clone(), mac)]).await;
+                assert!(
+                    matches!(failed.as_slice(), [(0, OpError::Denied(_))]),
+                    "{failed:?}"
+                );
+            }
             for last in [1, 2] {
                 let ops = neighbours
                     .iter()

@@ -12,7 +12,7 @@ fn a_failing_key_waits_and_blocks_no_other() {
     assert_eq!(
         bench.notices(),
         [
-            "set BPF route 10.0.1.0/24: bpf: errno 12",
+            "set BPF route 10.0.1.0/24: bpf: Cannot allocate memory (os error 12)",
             "set BPF route 10.0.2.0/24: refused by the helper's policy: it is not ours"
         ]
     );

@@ -1,0 +1,44 @@
+//! What keeps something from being wanted that should be: a part of it is missing on this host. For
+//! the operator; nothing is decided by it. Pure.
+
+use crate::{index::Index, prefix::Family};
+
+/// How many endpoints are named; a node that has just booted has hundreds without an interface.
+const MAX_NAMED: usize = 8;
+
+/// Returns all obstacles, in a fixed order.
+pub(crate) fn of(index: &Index) -> Vec<String> {
+    uplinks(index).chain(interfaces(index)).collect()
+}
+
+/// The node's own addresses that no interface holds.
+fn uplinks(index: &Index) -> impl Iterator<Item = String> {
+    Family::ALL.into_iter().filter_map(|family| {
+        let own = index.own_node()?.main(family)?.addr();
+        index.uplink(family).is_none().then(|| {
+            format!(
+                "Node {}: no interface holds its address {own}, so its tunnel stays as it is and \
+                 routes through the interface cannot be made: add the address, or correct the Node",
+                index.name
+            )
+        })
+    })
+}
+
+/// This node's endpoints whose interface does not exist.
+fn interfaces(index: &Index) -> impl Iterator<Item = String> {
+    let missing = || {
+        let all = index.workloads.local();
+        all.filter(|(_, workload)| index.links.named(&workload.interface).is_none())
+    };
+    let named = missing().take(MAX_NAMED).map(|(key, workload)| {
+        format!(
+            "WorkloadEndpoint {} {}: there is no interface {}; what belongs to it is made when it \
+             appears",
+            key.workload, key.endpoint, workload.interface
+        )
+    });
+    let more = missing().count().saturating_sub(MAX_NAMED);
+    let more = (more > 0).then(|| format!("{more} more endpoints have no interface"));
+    named.chain(more)
+}
