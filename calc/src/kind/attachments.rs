@@ -1,4 +1,5 @@
-//! The packet programs on both hooks of each link that a workload of this node is on.
+//! The packet programs on both hooks of each link that a workload of this node is on, unless
+//! `bpfRedirectToPeer` says that all goes through the stack.
 
 use std::collections::BTreeSet;
 
@@ -17,15 +18,22 @@ pub(super) struct Attachments {
 impl Kind for Attachments {
     fn on_event(&mut self, event: &Event, before: &Index) {
         self.dirty.extend(workload_links(event, before));
+        if let Event::Config(config) = event
+            && config.redirect_to_peer != before.config.redirect_to_peer
+        {
+            for (_, workload) in before.workloads.local() {
+                let namesakes = before.links.all_named(&workload.interface);
+                self.dirty.extend(namesakes.map(|state| state.link.clone()));
+            }
+        }
     }
 
     fn resolve_batch(&mut self, world: &World<'_>, ops: &mut Vec<Op>) {
         for link in std::mem::take(&mut self.dirty) {
-            let attached = world
-                .index
-                .links
-                .get(link.index)
-                .is_some_and(|state| state.link == link && world.index.has_workload(state));
+            let index = world.index;
+            let state = index.links.get(link.index);
+            let attached = index.config.redirect_to_peer
+                && state.is_some_and(|state| state.link == link && index.has_workload(state));
             let changed = if attached {
                 self.desired.insert(link.clone())
             } else {

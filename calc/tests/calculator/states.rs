@@ -183,6 +183,12 @@ fn states() -> Vec<State> {
             }),
         },
         State {
+            name: "packets between workloads of this node go through the stack if so configured",
+            world: with(cluster(TunnelMode::Always), |world| {
+                world.config.redirect_to_peer = false;
+            }),
+        },
+        State {
             name: "the workload's interface is down",
             world: with(cluster(TunnelMode::Always), |world| {
                 world.links.get_mut(&5).unwrap().up = false;
