@@ -15,6 +15,7 @@ need ping iputils-ping
 need unshare util-linux
 need setpriv util-linux
 need bpftool bpftool
+need nft nftables
 need sysctl procps
 need busctl systemd
 need dbus-daemon dbus

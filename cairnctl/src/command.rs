@@ -38,6 +38,10 @@ enum Command {
 /// Which table; the BPF routes if nothing else is asked for.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[group(multiple = false)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "options of a command line, of which one can be given"
+)]
 struct Tables {
     /// The kernel's routes.
     #[arg(long)]
@@ -48,6 +52,9 @@ struct Tables {
     /// Settings of interfaces and tunnel devices.
     #[arg(long)]
     links: bool,
+    /// The packet programs and what they know of workloads' links.
+    #[arg(long)]
+    programs: bool,
 }
 
 impl Tables {
@@ -58,6 +65,7 @@ impl Tables {
                 neighbours: true, ..
             } => &[Kind::Neighbours, Kind::Fdb],
             Self { links: true, .. } => &[Kind::LinkSettings, Kind::TunnelDevices],
+            Self { programs: true, .. } => &[Kind::Attachments, Kind::Endpoints],
             Self { .. } => &[Kind::BpfRoutes],
         }
     }

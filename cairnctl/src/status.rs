@@ -74,11 +74,15 @@ fn cell(value: &Variant<'_>) -> Value {
         Variant::Str(value) => value.as_str().into(),
         Variant::Variant(value) => cell(value),
         Variant::Array(values) => values.iter().map(cell).collect(),
-        Variant::Signature(_)
-        | Variant::ObjectPath(_)
-        | Variant::Dict(_)
-        | Variant::Structure(_)
-        | Variant::Fd(_) => value.to_string().into(),
+        Variant::Dict(entries) => {
+            let entries = entries
+                .iter()
+                .map(|(key, value)| (table::text(&cell(key)), cell(value)));
+            Value::Object(entries.collect())
+        }
+        Variant::Signature(_) | Variant::ObjectPath(_) | Variant::Structure(_) | Variant::Fd(_) => {
+            value.to_string().into()
+        }
     }
 }
 

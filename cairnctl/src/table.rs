@@ -14,7 +14,10 @@ pub(crate) fn text(cell: &Value) -> String {
         Value::String(text) => text.chars().filter(|c| !c.is_control()).collect(),
         Value::Array(cells) if cells.is_empty() => "-".to_owned(),
         Value::Array(cells) => cells.iter().map(text).collect::<Vec<_>>().join(","),
-        Value::Object(_) => cell.to_string(),
+        Value::Object(entries) => {
+            let entry = |(name, cell)| format!("{name}={}", text(cell));
+            entries.iter().map(entry).collect::<Vec<_>>().join(",")
+        }
     }
 }
 

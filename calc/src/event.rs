@@ -173,6 +173,8 @@ pub struct Config {
     /// `programClusterRoutes` has us program routes of pools without encapsulation, which Calico
     /// leaves to BIRD.
     pub program_no_encap: bool,
+    /// `bpfRedirectToPeer`: packets between workloads of this node go straight, by packet programs.
+    pub redirect_to_peer: bool,
     /// `vxlanVNI`.
     pub vxlan_vni: u32,
     /// `vxlanPort`.
@@ -201,6 +203,7 @@ impl Default for Config {
             wireguard: false,
             service_loop_prevention: ServiceLoopPrevention::default(),
             program_no_encap: false,
+            redirect_to_peer: true,
             vxlan_vni: 4096,
             vxlan_port: 4789,
             vxlan_mtu: None,

@@ -10,7 +10,7 @@ mod workloads;
 
 use std::collections::BTreeSet;
 
-use ipc_proto::LinkState;
+use ipc_proto::{LinkRole, LinkState};
 use ipnet::IpNet;
 
 pub(crate) use self::{
@@ -114,6 +114,17 @@ impl Index {
     pub(crate) fn uplink(&self, family: Family) -> Option<&LinkState> {
         let address = self.own_node()?.main(family)?.addr();
         self.links.uplink_with(address)
+    }
+
+    /// Returns whether a workload of this node is on the interface: on the one that is meant, of
+    /// several with its name.
+    pub(crate) fn has_workload(&self, state: &LinkState) -> bool {
+        let name = &state.link.name;
+        let meant = self
+            .links
+            .named(name)
+            .is_some_and(|other| other.link == state.link);
+        state.role == LinkRole::Workload && meant && self.workloads.on(name).next().is_some()
     }
 
     /// Returns the endpoint of this node that a prefix leads to: one whose link is up before others,

@@ -5,24 +5,27 @@
 //! new kind is one file and one line in [`all`]; of Calico's, IP sets, the packet filter, XDP and
 //! IPVS have yet to come.
 
+mod attachments;
 mod bpf_routes;
+mod endpoints;
 mod fdb;
 mod kernel_routes;
 mod link_settings;
 mod neighbours;
 mod tunnel_devices;
 
-use std::fmt::Debug;
+use std::{collections::BTreeSet, fmt::Debug};
 
-use ipc_proto::Op;
+use ipc_proto::{Link, Op};
 use ipnet::IpNet;
 
 pub(crate) use self::tunnel_devices::{
     awaited as tunnel_awaited, tunnels, unknown as tunnel_unknown,
 };
 use self::{
-    bpf_routes::BpfRoutes, fdb::Fdb, kernel_routes::KernelRoutes, link_settings::LinkSettings,
-    neighbours::Neighbours, tunnel_devices::TunnelDevices,
+    attachments::Attachments, bpf_routes::BpfRoutes, endpoints::Endpoints, fdb::Fdb,
+    kernel_routes::KernelRoutes, link_settings::LinkSettings, neighbours::Neighbours,
+    tunnel_devices::TunnelDevices,
 };
 use crate::{event::Event, index::Index, resolver::Resolver};
 
@@ -48,15 +51,48 @@ pub(crate) struct World<'a> {
     pub(crate) changed: &'a [IpNet],
 }
 
+/// The interfaces that may come to be, or cease to be, what a workload of this node is on.
+fn workload_links(event: &Event, before: &Index) -> BTreeSet<Link> {
+    let mut links = BTreeSet::new();
+    let mut add_named = |name| {
+        let namesakes = before.links.all_named(name);
+        links.extend(namesakes.map(|state| state.link.clone()));
+    };
+    match event {
+        Event::Link(change) => {
+            for state in before.links.before_and_after(change) {
+                add_named(&state.link.name);
+            }
+            let changed = before.links.before_and_after(change);
+            links.extend(changed.map(|state| state.link.clone()));
+        }
+        Event::Workload(key, workload) if before.workloads.is_local(key) => {
+            for workload in before.workloads.get(key).into_iter().chain(workload) {
+                add_named(&workload.interface);
+            }
+        }
+        Event::Node(..)
+        | Event::Workload(..)
+        | Event::Pool(..)
+        | Event::Block(..)
+        | Event::Config(_)
+        | Event::Services(_)
+        | Event::Links(_) => {}
+    }
+    links
+}
+
 /// All kinds, in the order in which their changes are made: a link is set up before neighbours and
-/// routes use it.
+/// routes use it, and what a packet program goes by is there before the program.
 pub(crate) fn all() -> Vec<Box<dyn Kind>> {
     vec![
         Box::new(LinkSettings::default()),
         Box::new(TunnelDevices::default()),
         Box::new(Neighbours::default()),
         Box::new(Fdb::default()),
+        Box::new(Endpoints::default()),
         Box::new(BpfRoutes::default()),
         Box::new(KernelRoutes::default()),
+        Box::new(Attachments::default()),
     ]
 }

@@ -16,7 +16,8 @@ use ipc_proto::{Op, OpError, view::Row};
 
 use self::hold::{Hold, Wait};
 pub(crate) use self::kinds::{
-    BpfRoutes, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours, TunnelDevices,
+    Attachments, BpfRoutes, Endpoints, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours,
+    TunnelDevices,
 };
 use crate::delta::{Actual, Change, DeltaTracker};
 

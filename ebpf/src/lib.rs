@@ -1,10 +1,14 @@
-//! The layout of the BPF route maps, byte-compatible with Calico's `cali_v4_routes` and
-//! `cali_v6_routes`.
+//! The layout of the BPF maps: the route maps, byte-compatible with Calico's `cali_v4_routes` and
+//! `cali_v6_routes`, and those that are ours alone.
 //!
 //! Plain data, shared by the packet programs and the user space; it never does I/O. `N` is the
 //! address length in bytes: 4 for IPv4, 16 for IPv6. The `u32` fields are in host byte order, the
 //! addresses in network byte order.
 #![no_std]
+
+mod verdict;
+
+pub use self::verdict::Verdict;
 
 /// The name of the IPv4 map: kernel object name and pin file name.
 pub const MAP_V4: &str = "cali_v4_routes";
@@ -90,43 +94,57 @@ const _: () = {
     assert!(align_of::<Value<16>>() == 4);
 };
 
-/// The name of the per-CPU array of counters, one `u64` for each [`Destination`].
-pub const MAP_DESTINATIONS: &str = "cairn_dests";
-/// The name of the program that counts.
-pub const PROGRAM_OBSERVE: &str = "cairn_observe";
+/// The name of the IPv4 map of flows, each with its [`way`].
+pub const MAP_FLOWS_V4: &str = "cairn_v4_flows";
+/// The name of the IPv6 map of flows.
+pub const MAP_FLOWS_V6: &str = "cairn_v6_flows";
+/// How many flows each of these two maps remembers; it forgets those that are unused for longest.
+pub const MAX_FLOWS: u32 = 65536;
+/// The name of the map of [`Endpoint`]s by the index of the host's end.
+pub const MAP_ENDPOINTS: &str = "cairn_endpoints";
+/// How many endpoints there can be.
+pub const MAX_ENDPOINTS: u32 = 16384;
+/// The name of the per-CPU array of counters, one `u64` for each [`Verdict`].
+pub const MAP_VERDICTS: &str = "cairn_verdicts";
 
-/// What a packet's destination is, by its route.
-#[repr(u32)]
+/// The name of the program for what a workload sends: the ingress of the host's end of its link.
+pub const PROGRAM_FROM_WORKLOAD: &str = "cairn_from_workload";
+/// The name of the program for what the stack sends to a workload: the egress of the host's end.
+pub const PROGRAM_TO_WORKLOAD: &str = "cairn_to_workload";
+
+/// What the programs know of a workload's link, laid out as the start of a frame to the workload.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Destination {
-    /// No route: the kernel's routing decides.
-    Unknown = 0,
-    /// A workload of this node.
-    LocalWorkload = 1,
-    /// A workload of another node.
-    RemoteWorkload = 2,
-    /// This node.
-    LocalHost = 3,
-    /// Another node.
-    RemoteHost = 4,
-    /// Something else that has a route, such as an unused address of a pool.
-    Other = 5,
+pub struct Endpoint {
+    /// The hardware address of the workload's end.
+    pub workload_mac: [u8; 6],
+    /// The hardware address of the host's end.
+    pub host_mac: [u8; 6],
 }
 
-impl Destination {
-    /// How many there are.
-    pub const COUNT: u32 = 6;
-
-    /// Tells by the flags of the route; a workload on a host's address is a workload.
-    #[must_use]
-    pub const fn of(route: u32) -> Self {
-        let local = route & flags::LOCAL != 0;
-        match (route & flags::WORKLOAD != 0, route & flags::HOST != 0) {
-            (true, _) if local => Self::LocalWorkload,
-            (true, _) => Self::RemoteWorkload,
-            (false, true) if local => Self::LocalHost,
-            (false, true) => Self::RemoteHost,
-            (false, false) => Self::Other,
-        }
-    }
+/// Which way the packets of a [`Flow`] go.
+pub mod way {
+    /// Through the stack, since those of the other direction come through it.
+    pub const STACK: u8 = 0;
+    /// Straight: a TCP connection whose start went straight.
+    pub const STRAIGHT: u8 = 1;
 }
+
+/// A flow in one direction, as its packets have it on a workload's link.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow<const N: usize> {
+    /// Where it comes from.
+    pub source: [u8; N],
+    /// Where it goes to.
+    pub destination: [u8; N],
+    /// The ports as in the packet, in network byte order; for an echo, its identifier twice.
+    pub ports: [u16; 2],
+    /// The protocol above IP. Four bytes, so that there are none between the fields.
+    pub protocol: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Endpoint>() == 12);
+    assert!(size_of::<Flow<4>>() == 16 && size_of::<Flow<16>>() == 40);
+};

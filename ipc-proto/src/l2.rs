@@ -44,13 +44,14 @@ pub struct TunnelDevice {
     pub address: IpAddr,
 }
 
-/// What may come out of a workload's link.
+/// What the packet programs know of a workload's link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// The hardware address of the host's end.
     pub host_mac: Mac,
     /// The hardware address of the workload's end.
     pub workload_mac: Mac,
-    /// The source addresses that it may use.
+    /// The source addresses that it may use. None for the programs of this version, which take
+    /// those that lead back to the link by the BPF routes.
     pub sources: Vec<IpNet>,
 }

@@ -117,6 +117,10 @@ pub enum Observed {
     BpfRoute(IpNet, Option<BpfRoute>),
     /// A route that is ours.
     KernelRoute(RouteKey, Option<KernelRoute>),
+    /// What the packet programs know about a workload's link.
+    Endpoint(Link, Option<Endpoint>),
+    /// A packet program of ours is attached.
+    Attachment(AttachmentKey),
 }
 
 /// What tells program attachments apart.

@@ -19,6 +19,10 @@ pub enum Kind {
     BpfRoutes,
     /// The kernel's routes.
     KernelRoutes,
+    /// What the packet programs know about workloads' links.
+    Endpoints,
+    /// The hooks that the packet programs are attached to.
+    Attachments,
 }
 
 /// Asks for some rows of a table.

@@ -162,6 +162,18 @@ fn observed() -> Vec<Observed> {
             RouteKey::new(Table::Second, "fd00::/16".parse().unwrap(), 0),
             throw,
         ),
+        Observed::Endpoint(
+            link(),
+            Some(Endpoint {
+                host_mac: mac(),
+                workload_mac: mac(),
+                sources: Vec::new(),
+            }),
+        ),
+        Observed::Attachment(AttachmentKey {
+            link: link(),
+            hook: Hook::Egress,
+        }),
     ]
 }
 

@@ -9,12 +9,13 @@ use ipc_proto::{Lane, Observed, Op, OpError, Step};
 use nix::errno::Errno;
 
 use crate::{
-    bpf::{BpfError, RouteMaps},
+    bpf::{BpfError, Endpoints, RouteMaps},
     links::Links,
     netlink::{Netlink, ReadError},
     order,
     policy::{self, Permitted, Policy},
     sysctl,
+    tc::{Attachments, TcError},
     watch::Watched,
 };
 
@@ -24,6 +25,9 @@ pub enum SnapshotError {
     /// A BPF map cannot be read.
     #[error(transparent)]
     Bpf(#[from] BpfError),
+    /// The attached programs cannot be told.
+    #[error(transparent)]
+    Tc(#[from] TcError),
     /// Something else cannot be read.
     #[error(transparent)]
     Netlink(#[from] ReadError),
@@ -35,17 +39,28 @@ pub struct Dataplane {
     policy: Arc<Policy>,
     watched: Watched,
     maps: RouteMaps,
+    endpoints: Endpoints,
+    attachments: Attachments,
     netlink: Netlink,
 }
 
 impl Dataplane {
     /// Puts `policy` in front of the kernel.
     #[must_use]
-    pub fn new(policy: Arc<Policy>, watched: Watched, maps: RouteMaps, netlink: Netlink) -> Self {
+    pub fn new(
+        policy: Arc<Policy>,
+        watched: Watched,
+        maps: RouteMaps,
+        endpoints: Endpoints,
+        attachments: Attachments,
+        netlink: Netlink,
+    ) -> Self {
         Self {
             policy,
             watched,
             maps,
+            endpoints,
+            attachments,
             netlink,
         }
     }
@@ -103,9 +118,13 @@ impl Dataplane {
                         .verify(link)
                         .and_then(|()| sysctl::set(&link.name, *profile)),
                 }),
+                Op::Endpoint(link, endpoint) => {
+                    outcomes.push(self.endpoints.set(link, endpoint.as_ref()));
+                }
+                Op::Attachment(key, attached) => {
+                    outcomes.push(self.attachments.set(key, *attached));
+                }
                 Op::Rule(..)
-                | Op::Attachment(..)
-                | Op::Endpoint(..)
                 | Op::Vtep(..)
                 | Op::ProgramSettings(_)
                 | Op::Masquerade(_)
@@ -149,6 +168,8 @@ impl Dataplane {
         };
         self.netlink.snapshot(&links, &mut clearable)?;
         self.maps.snapshot(&links, &mut clearable)?;
+        self.endpoints.snapshot(&links, &mut clearable)?;
+        self.attachments.snapshot(&links, &mut clearable)?;
         Ok(feed)
     }
 
@@ -169,6 +190,8 @@ fn may_clear(item: &Observed, policy: &Policy, links: &Links) -> bool {
         Observed::Fdb(key, _) => Op::Fdb(key.clone(), None),
         Observed::BpfRoute(prefix, _) => Op::BpfRoute(*prefix, None),
         Observed::KernelRoute(key, _) => Op::KernelRoute(key.clone(), None),
+        Observed::Endpoint(link, _) => Op::Endpoint(link.clone(), None),
+        Observed::Attachment(key) => Op::Attachment(key.clone(), false),
     };
     policy.check(Lane::State, op, links).is_ok()
 }

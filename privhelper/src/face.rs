@@ -1,14 +1,15 @@
 //! What the helper shows of itself. Read only; nothing here can change anything.
 
-use std::future::pending;
+use std::{collections::BTreeMap, future::pending};
 
 use ipc_proto::{
     Incarnation,
     bus::{self, Presence},
 };
 use tokio::sync::watch;
+use zbus::fdo;
 
-use crate::watch::Watched;
+use crate::{bpf::Verdicts, watch::Watched};
 
 /// The object at [`PRIVHELPER_PATH`](ipc_proto::bus::PRIVHELPER_PATH).
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct Face {
     pub map_size: u32,
     /// The interfaces.
     pub watched: Watched,
+    /// The counters of the packet programs.
+    pub verdicts: Verdicts,
     /// Whether this is on the system bus.
     pub presence: Presence,
 }
@@ -89,6 +92,14 @@ impl Face {
     #[zbus(property(emits_changed_signal = "false"))]
     fn links(&self) -> u32 {
         u32::try_from(self.watched.links().len()).unwrap_or(u32::MAX)
+    }
+
+    /// What the packet programs did, in packets since the counters were made.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn verdicts(&self) -> fdo::Result<BTreeMap<String, u64>> {
+        self.verdicts
+            .read()
+            .map_err(|error| fdo::Error::Failed(error.to_string()))
     }
 
     /// The name on the system bus, or why there is none.

@@ -18,4 +18,5 @@ pub mod sandbox;
 pub mod service;
 pub mod session;
 pub mod sysctl;
+pub mod tc;
 pub mod watch;

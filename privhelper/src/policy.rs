@@ -101,8 +101,10 @@ impl Policy {
             Op::KernelRoute(key, route) => self.check_kernel_route(key, route.as_ref(), links)?,
             Op::FlowFlush(_) => return Err(OpError::Unsupported("flow flushes".into())),
             Op::Rule(..) => return Err(OpError::Unsupported("routing rules".into())),
-            Op::Attachment(..) | Op::Endpoint(..) | Op::Vtep(..) | Op::ProgramSettings(_) => {
-                return Err(OpError::Unsupported("packet programs".into()));
+            Op::Attachment(key, _) => l2::check_workload(&key.link, links)?,
+            Op::Endpoint(link, endpoint) => l2::check_endpoint(link, endpoint.as_ref(), links)?,
+            Op::Vtep(..) | Op::ProgramSettings(_) => {
+                return Err(OpError::Unsupported("programs on tunnels".into()));
             }
             Op::Masquerade(_) => return Err(OpError::Unsupported("outgoing NAT".into())),
         }

@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use crate::{
-    bpf::{BpfError, RouteMaps},
+    bpf::{self, BpfError, Object},
     config::Config,
     dataplane::Dataplane,
     face::Face,
@@ -22,6 +22,7 @@ use crate::{
     sandbox::PinDir,
     service::{self, Worker},
     session::Session,
+    tc::{Attachments, TcError},
     watch::{Watch, WatchError},
 };
 
@@ -37,6 +38,9 @@ pub enum RunError {
     /// The maps cannot be used.
     #[error(transparent)]
     Bpf(#[from] BpfError),
+    /// The attached programs cannot be taken over.
+    #[error(transparent)]
+    Tc(#[from] TcError),
     /// The interfaces cannot be watched.
     #[error(transparent)]
     Watch(#[from] WatchError),
@@ -67,13 +71,13 @@ pub fn run(config: Config, pins: &PinDir) -> Result<(), RunError> {
     };
     let dataplane = take("dataplane", 0)?.ok_or(RunError::NoSocket)?;
     let face = take("privhelper-face", 1)?;
-    let maps = RouteMaps::open(pins, config.map_size)?;
+    let object = bpf::open(pins, config.map_size)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(io("cannot start the runtime"))?;
     let mut thread = None;
-    let ended = runtime.block_on(serve(config, pins, maps, dataplane, face, &mut thread));
+    let ended = runtime.block_on(serve(config, pins, object, dataplane, face, &mut thread));
     // Nobody can ask any more; the batch that the thread is at, if any, is carried out to its end.
     drop(runtime);
     if let Some(thread) = thread {
@@ -92,7 +96,7 @@ fn position(name: &str) -> Option<usize> {
 async fn serve(
     config: Config,
     pins: &PinDir,
-    maps: RouteMaps,
+    object: Object,
     dataplane: UnixListener,
     face: Option<UnixListener>,
     thread: &mut Option<JoinHandle<()>>,
@@ -104,11 +108,16 @@ async fn serve(
     let policy = Arc::new(config.policy);
     let (watch, watched) = Watch::start(Arc::clone(&policy)).await?;
     let netlink = Netlink::open(Arc::clone(&policy)).map_err(io("cannot open a netlink socket"))?;
-    let session = Session::new(
-        Dataplane::new(policy, watched.clone(), maps, netlink),
-        incarnation,
-        lease,
+    let attachments = Attachments::open(pins, object.programs)?;
+    let kernel = Dataplane::new(
+        policy,
+        watched.clone(),
+        object.routes,
+        object.endpoints,
+        attachments,
+        netlink,
     );
+    let session = Session::new(kernel, incarnation, lease);
     let (worker, started) = Worker::start(session).map_err(io("cannot start a thread"))?;
     *thread = Some(started);
 
@@ -124,6 +133,7 @@ async fn serve(
         pin_dir: pins.path().display().to_string(),
         map_size: config.map_size,
         watched,
+        verdicts: object.verdicts,
         presence: Presence::default(),
     };
     let face = face.map(listen).transpose()?;

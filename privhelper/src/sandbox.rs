@@ -49,6 +49,31 @@ impl PinDir {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Opens the directory `name` in it, and makes it first if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be made or opened.
+    pub fn make(&self, name: &str) -> Result<Self, SandboxError> {
+        let path = self.path.join(name);
+        let failed = |call| {
+            let path = path.clone();
+            move |errno| SandboxError::PinDir {
+                path,
+                call,
+                errno,
+                hint: "it belongs to the helper's user: chown or remove it",
+            }
+        };
+        match mkdirat(&self.fd, name, Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(failed("mkdir")(errno)),
+        }
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        let fd = openat(&self.fd, name, flags, Mode::empty()).map_err(failed("open"))?;
+        Ok(Self { fd, path })
+    }
 }
 
 /// Why the helper cannot run with exactly the privileges that it needs.

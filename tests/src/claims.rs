@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     ping::{self, Ping},
+    talk::Talk,
     wait::eventually,
     world::{Node, Pod, Process, World},
 };
@@ -55,6 +56,32 @@ pub fn pods_of_a_node_reach_each_other(world: &mut World) -> Seen {
     Ok("frontend -> cart, ledger -> orders: answered, IPv4 and IPv6".into())
 }
 
+/// Packets between pods of one node go straight, past the stack.
+pub fn packets_between_pods_of_a_node_go_straight(world: &mut World) -> Seen {
+    let [node, _] = &world.nodes;
+    let before = straight(node)?;
+    reaches(&world.frontend, &world.cart)?;
+    let packets = straight(node)? - before;
+    // Each family has three packets of each side to open and close the connection.
+    ensure(packets >= 2 * 6, || {
+        format!(
+            "only {packets} packets went straight on node-1: {}",
+            node.status()
+        )
+    })?;
+    Ok(format!(
+        "frontend -> cart: {packets} packets went straight from link to link"
+    ))
+}
+
+/// How many packets the programs have sent straight to a workload.
+fn straight(node: &Node) -> Result<u64, String> {
+    let status = node.status();
+    let count = status.pointer("/privhelper/properties/Verdicts/redirected");
+    let count = count.and_then(serde_json::Value::as_u64);
+    count.ok_or_else(|| format!("no counters in {status}"))
+}
+
 /// Pods of different nodes reach each other, through the tunnel.
 pub fn pods_of_different_nodes_reach_each_other_through_vxlan(world: &mut World) -> Seen {
     let [node, _] = &world.nodes;
@@ -97,21 +124,48 @@ pub fn pods_reach_a_host_outside(world: &mut World) -> Seen {
 
 /// The death of a process loses no packet, and the kernel ends as it was.
 pub fn a_killed_process_loses_no_packet(world: &mut World, process: Process) -> Seen {
+    killing_loses_no_packet(world, &[process])
+}
+
+/// Nor does the death of all of them at once.
+pub fn killing_all_at_once_loses_no_packet(world: &mut World) -> Seen {
+    killing_loses_no_packet(world, &Process::ALL)
+}
+
+fn killing_loses_no_packet(world: &mut World, processes: &[Process]) -> Seen {
     let before = world.nodes[0].kernel_state();
     let pings = [
         Ping::start(&world.frontend.netns, world.cart.addresses[0]),
+        Ping::start(&world.frontend.netns, world.cart.addresses[1]),
         Ping::start(&world.frontend.netns, world.orders.addresses[0]),
         Ping::start(&world.orders.netns, world.cart.addresses[1]),
     ];
-    let killed = world.nodes[0].pid(process);
+    let talks = [
+        Talk::start(
+            &world.frontend.netns,
+            &world.cart.netns,
+            world.cart.addresses[0],
+        ),
+        Talk::start(
+            &world.cart.netns,
+            &world.orders.netns,
+            world.orders.addresses[1],
+        ),
+    ];
+    let killed: Vec<u32> = processes
+        .iter()
+        .map(|process| world.nodes[0].pid(*process))
+        .collect();
     let start = Instant::now();
-    world.nodes[0].kill(process);
-    eventually("another process in its place", || {
-        match world.nodes[0].try_pid(process) {
-            Some(pid) if pid != killed => Ok(()),
-            other => Err(format!("{process:?} was {killed}, is {other:?}")),
-        }
-    });
+    world.nodes[0].kill(processes);
+    for (process, killed) in processes.iter().zip(killed) {
+        eventually("another process in its place", || {
+            match world.nodes[0].try_pid(*process) {
+                Some(pid) if pid != killed => Ok(()),
+                other => Err(format!("{process:?} was {killed}, is {other:?}")),
+            }
+        });
+    }
     world.nodes[0].converged();
     let took = start.elapsed();
     let losses = pings.map(Ping::stop);
@@ -125,13 +179,21 @@ pub fn a_killed_process_loses_no_packet(world: &mut World, process: Process) -> 
             )
         })?;
     }
+    let answered: usize = losses.iter().map(|loss| loss.answered).sum();
+    let mut rounds = 0;
+    for talk in talks {
+        let heard = talk.stop()?;
+        ensure(heard.resent == 0, || {
+            format!("TCP sent segments again: {heard:?}")
+        })?;
+        rounds += heard.rounds;
+    }
     let after = world.nodes[0].kernel_state();
     ensure(before == after, || {
         format!("the kernel differs\nbefore:\n{before}\nafter:\n{after}")
     })?;
-    let answered: usize = losses.iter().map(|loss| loss.answered).sum();
     Ok(format!(
-        "back and in sync after {}; {answered} pings answered, none lost",
+        "back and in sync after {}; {answered} pings and {rounds} rounds of TCP answered, none lost",
         ms(took)
     ))
 }
@@ -147,15 +209,18 @@ pub enum Drift {
     Neighbour,
     /// A sysctl of a workload's link is turned.
     Sysctl,
+    /// A packet program is detached.
+    Program,
 }
 
 impl Drift {
     /// All of them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::MapEntry,
         Self::KernelRoute,
         Self::Neighbour,
         Self::Sysctl,
+        Self::Program,
     ];
 
     /// Makes the change on `node-1` and says what it did.
@@ -182,6 +247,13 @@ impl Drift {
                 node.netns
                     .run("sysctl -qw net.ipv4.conf.cali-frontend.proxy_arp=0");
                 "set proxy_arp of cali-frontend to 0"
+            }
+            Self::Program => {
+                let pins = node.pin_dir().join("links");
+                for pin in node.program_pins() {
+                    std::fs::remove_file(pins.join(pin)).expect("a pin");
+                }
+                "detached all packet programs"
             }
         }
     }

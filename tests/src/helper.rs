@@ -8,6 +8,7 @@
 )]
 
 use std::{
+    collections::BTreeMap,
     io::Read,
     os::{fd::OwnedFd, unix::net::UnixListener},
     path::{Path, PathBuf},
@@ -18,7 +19,7 @@ use command_fds::{CommandFdExt, FdMapping};
 use ipc_proto::{
     Ack, Batch, BatchId, Feed, Hello, Lane, Lease, Link, LinkState, Observed, Op, OpError, Page,
     PageRequest, Step, VERSION, Welcome,
-    bus::{self, DataplaneProxy},
+    bus::{self, DataplaneProxy, PrivHelper1Proxy},
     codec,
 };
 use serde_bytes::ByteBuf;
@@ -136,6 +137,19 @@ impl Helper {
     /// Sends it a signal.
     pub fn signal(&self, name: &str) {
         shell(&format!("kill -{name} {}", self.pid()));
+    }
+
+    /// Returns the counters of the packet programs, as its face shows them.
+    ///
+    /// # Panics
+    ///
+    /// If it does not answer.
+    pub async fn verdicts(&self) -> BTreeMap<String, u64> {
+        let connection = bus::connect(&self.socket(bus::socket::PRIVHELPER))
+            .await
+            .unwrap();
+        let face = PrivHelper1Proxy::new(&connection).await.unwrap();
+        face.verdicts().await.unwrap()
     }
 
     /// Connects as `calc`.

@@ -31,6 +31,14 @@ fn pods_of_a_node_reach_each_other() {
 }
 
 #[test]
+fn packets_between_pods_of_a_node_go_straight() {
+    started(
+        "packets_between_pods_of_a_node_go_straight",
+        claims::packets_between_pods_of_a_node_go_straight,
+    );
+}
+
+#[test]
 fn pods_of_different_nodes_reach_each_other_through_vxlan() {
     started(
         "pods_of_different_nodes_reach_each_other_through_vxlan",
@@ -58,6 +66,14 @@ fn a_killed_process_loses_no_packet() {
             claims::a_killed_process_loses_no_packet(world, process)?;
         }
         Ok(String::new())
+    });
+}
+
+#[test]
+fn killing_all_at_once_loses_no_packet() {
+    started("killing_all_at_once_loses_no_packet", |world| {
+        claims::killing_all_at_once_loses_no_packet(world)?;
+        claims::killing_all_at_once_loses_no_packet(world)
     });
 }
 

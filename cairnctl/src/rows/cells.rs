@@ -1,8 +1,8 @@
 //! The columns of each kind of table, and its keys and values as cells of them.
 
 use ipc_proto::{
-    BpfRoute, BpfTarget, Flags, Hop, KernelRoute, Link, LinkProfile, Observed, Op, Protocol,
-    RouteKey, RouteKind, Table, Tunnel, TunnelDevice, view::Kind,
+    BpfRoute, BpfTarget, Endpoint, Flags, Hook, Hop, KernelRoute, Link, LinkProfile, Observed, Op,
+    Protocol, RouteKey, RouteKind, Table, Tunnel, TunnelDevice, view::Kind,
 };
 use serde_json::{Value, json};
 
@@ -27,6 +27,8 @@ pub(super) const fn columns(kind: Kind) -> &'static [&'static str] {
         Kind::KernelRoutes => &[
             "prefix", "table", "metric", "kind", "via", "dev", "proto", "src", "mtu",
         ],
+        Kind::Endpoints => &["dev", "host mac", "workload mac"],
+        Kind::Attachments => &["dev", "hook", "attached"],
     }
 }
 
@@ -39,6 +41,8 @@ pub(super) const fn type_name(kind: Kind) -> &'static str {
         Kind::Fdb => "fdb",
         Kind::BpfRoutes => "bpf-route",
         Kind::KernelRoutes => "kernel-route",
+        Kind::Endpoints => "endpoint",
+        Kind::Attachments => "attachment",
     }
 }
 
@@ -51,6 +55,8 @@ pub(super) const fn title(kind: Kind) -> &'static str {
         Kind::Fdb => "forwarding entries",
         Kind::BpfRoutes => "BPF routes",
         Kind::KernelRoutes => "kernel routes",
+        Kind::Endpoints => "endpoints of the packet programs",
+        Kind::Attachments => "attached packet programs",
     }
 }
 
@@ -72,9 +78,12 @@ pub(super) fn cells(op: &Op) -> Option<Cells> {
         ),
         Op::BpfRoute(prefix, route) => (vec![shown(prefix)], route.as_ref().map(bpf_route)),
         Op::KernelRoute(key, route) => (route_key(key), route.as_ref().map(kernel_route)),
+        Op::Endpoint(link, endpoint) => (vec![name(link)], endpoint.as_ref().map(macs)),
+        Op::Attachment(key, attached) => (
+            vec![name(&key.link), hook(key.hook)],
+            attached.then(|| vec![true.into()]),
+        ),
         Op::Rule(..)
-        | Op::Attachment(..)
-        | Op::Endpoint(..)
         | Op::Vtep(..)
         | Op::ProgramSettings(_)
         | Op::Masquerade(_)
@@ -94,6 +103,8 @@ pub(super) fn as_op(observed: &Observed) -> Option<Op> {
         Observed::Fdb(key, node) => Op::Fdb(key, node),
         Observed::BpfRoute(prefix, route) => Op::BpfRoute(prefix, route),
         Observed::KernelRoute(key, route) => Op::KernelRoute(key, route),
+        Observed::Endpoint(link, endpoint) => Op::Endpoint(link, endpoint),
+        Observed::Attachment(key) => Op::Attachment(key, true),
     })
 }
 
@@ -147,6 +158,17 @@ fn flags(flags: Flags) -> Value {
         return json!([]);
     }
     flags.to_string().split(',').collect()
+}
+
+fn macs(endpoint: &Endpoint) -> Vec<Value> {
+    vec![shown(&endpoint.host_mac), shown(&endpoint.workload_mac)]
+}
+
+fn hook(hook: Hook) -> Value {
+    json!(match hook {
+        Hook::Ingress => "ingress",
+        Hook::Egress => "egress",
+    })
 }
 
 fn route_key(key: &RouteKey) -> Vec<Value> {

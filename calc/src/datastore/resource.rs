@@ -235,6 +235,7 @@ pub(super) struct FelixSpec {
     pub(super) wireguard_enabled_v6: Option<bool>,
     pub(super) service_loop_prevention: String,
     pub(super) program_cluster_routes: String,
+    pub(super) bpf_redirect_to_peer: String,
     #[serde(rename = "vxlanVNI")]
     pub(super) vxlan_vni: Option<i64>,
     pub(super) vxlan_port: Option<i64>,

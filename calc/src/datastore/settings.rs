@@ -37,7 +37,7 @@ type Parameter = (
     fn(&mut Effective, &str) -> Result<(), Rule>,
 );
 
-const PARAMETERS: [Parameter; 16] = [
+const PARAMETERS: [Parameter; 17] = [
     ("RouteSource", "routeSource", |to, text| {
         to.config.route_source = match text.to_ascii_lowercase().as_str() {
             "calicoipam" => RouteSource::CalicoIpam,
@@ -98,6 +98,15 @@ const PARAMETERS: [Parameter; 16] = [
             Ok(())
         },
     ),
+    ("BPFRedirectToPeer", "bpfRedirectToPeer", |to, text| {
+        to.config.redirect_to_peer = match text.to_ascii_lowercase().as_str() {
+            // All links of workloads that programs are attached to have hardware addresses.
+            "enabled" | "l2only" => true,
+            "disabled" => false,
+            _ => return Err(none_of(text, "Enabled, L2Only and Disabled")),
+        };
+        Ok(())
+    }),
     ("VXLANVNI", "vxlanVNI", |to, text| {
         to.config.vxlan_vni = number(text, 1, 0xff_ffff)?;
         Ok(())
@@ -239,7 +248,7 @@ struct InnerMetadata {
 
 impl FelixSpec {
     /// The raw text of each field by the internal name of its parameter; none where unset.
-    fn raw(self) -> [(&'static str, Option<String>); 16] {
+    fn raw(self) -> [(&'static str, Option<String>); 17] {
         let integer = |value: Option<i64>| value.map(|value| value.to_string());
         let boolean = |value: Option<bool>| value.map(|value| value.to_string());
         let list = |value: Option<Vec<String>>| value.map(|values| values.join(","));
@@ -251,6 +260,7 @@ impl FelixSpec {
             ("WireguardEnabledV6", boolean(self.wireguard_enabled_v6)),
             ("ServiceLoopPrevention", Some(self.service_loop_prevention)),
             ("ProgramClusterRoutes", Some(self.program_cluster_routes)),
+            ("BPFRedirectToPeer", Some(self.bpf_redirect_to_peer)),
             ("VXLANVNI", integer(self.vxlan_vni)),
             ("VXLANPort", integer(self.vxlan_port)),
             ("VXLANMTU", integer(self.vxlan_mtu)),

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ipc_proto::{IfName, Link, LinkProfile, LinkRole, LinkState, Op};
+use ipc_proto::{Link, LinkProfile, LinkRole, LinkState, Op};
 
-use super::{Kind, World};
+use super::{Kind, World, workload_links};
 use crate::{event::Event, index::Index, prefix::Family};
 
 /// See the [module](self).
@@ -17,28 +17,11 @@ pub(super) struct LinkSettings {
     uplinks_dirty: bool,
 }
 
-impl LinkSettings {
-    fn mark_named(&mut self, name: &IfName, index: &Index) {
-        let namesakes = index.links.all_named(name);
-        self.dirty.extend(namesakes.map(|state| state.link.clone()));
-    }
-}
-
 impl Kind for LinkSettings {
     fn on_event(&mut self, event: &Event, before: &Index) {
+        self.dirty.extend(workload_links(event, before));
         match event {
-            Event::Link(change) => {
-                self.uplinks_dirty = true;
-                for state in before.links.before_and_after(change) {
-                    self.dirty.insert(state.link.clone());
-                    self.mark_named(&state.link.name, before);
-                }
-            }
-            Event::Workload(key, workload) if before.workloads.is_local(key) => {
-                for workload in before.workloads.get(key).into_iter().chain(workload) {
-                    self.mark_named(&workload.interface, before);
-                }
-            }
+            Event::Link(_) => self.uplinks_dirty = true,
             Event::Node(name, _) if **name == *before.name => self.uplinks_dirty = true,
             Event::Node(..)
             | Event::Workload(..)
@@ -81,16 +64,8 @@ impl Kind for LinkSettings {
 }
 
 fn profile(state: &LinkState, index: &Index) -> Option<LinkProfile> {
-    let name = &state.link.name;
     match state.role {
-        LinkRole::Workload => {
-            let meant = index
-                .links
-                .named(name)
-                .is_some_and(|other| other.link == state.link);
-            let used = index.workloads.on(name).next().is_some();
-            (meant && used).then_some(LinkProfile::Workload)
-        }
+        LinkRole::Workload => index.has_workload(state).then_some(LinkProfile::Workload),
         LinkRole::Tunnel(_) => Some(LinkProfile::Tunnel),
         LinkRole::Uplink | LinkRole::Other => Family::ALL
             .into_iter()

@@ -67,9 +67,14 @@ impl fmt::Display for Object<'_> {
                 key.metric,
                 key.table
             ),
+            Op::Endpoint(link, value) => {
+                write!(f, "{} endpoint of {link}", verb(value.is_some()))
+            }
+            Op::Attachment(key, attached) => {
+                let verb = verb(*attached);
+                write!(f, "{verb} packet program at {:?} of {}", key.hook, key.link)
+            }
             Op::Rule(..)
-            | Op::Attachment(..)
-            | Op::Endpoint(..)
             | Op::Vtep(..)
             | Op::ProgramSettings(_)
             | Op::Masquerade(_)

@@ -17,8 +17,8 @@ use super::{
 use crate::{
     delta::{Actual, Change},
     table::{
-        Act, AnyTable, BpfRoutes, Counts, Entry, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours,
-        Table, TunnelDevices, Verdict, row,
+        Act, AnyTable, Attachments, BpfRoutes, Counts, Endpoints, Entry, Fdb, KernelRoutes, Kind,
+        LinkSettings, Neighbours, Table, TunnelDevices, Verdict, row,
     },
 };
 
@@ -37,6 +37,8 @@ pub(super) struct Tables {
     bpf_v4: Table<BpfRoutes>,
     bpf_v6: Table<BpfRoutes>,
     kernel_routes: Table<KernelRoutes>,
+    endpoints: Table<Endpoints>,
+    attachments: Table<Attachments>,
 }
 
 impl Tables {
@@ -64,6 +66,7 @@ impl Tables {
         let (mut links, mut link_settings, mut tunnel_devices) = (vec![], vec![], vec![]);
         let (mut neighbours, mut fdb, mut kernel_routes) = (vec![], vec![], vec![]);
         let (mut bpf_v4, mut bpf_v6) = (vec![], vec![]);
+        let (mut endpoints, mut attachments) = (vec![], vec![]);
         for item in observed {
             match item {
                 Observed::Link(state) => links.push(state),
@@ -74,6 +77,8 @@ impl Tables {
                 Observed::BpfRoute(key @ IpNet::V4(_), value) => bpf_v4.push((key, value)),
                 Observed::BpfRoute(key @ IpNet::V6(_), value) => bpf_v6.push((key, value)),
                 Observed::KernelRoute(key, value) => kernel_routes.push((key, value)),
+                Observed::Endpoint(key, value) => endpoints.push((key, value)),
+                Observed::Attachment(key) => attachments.push((key, Some(()))),
             }
         }
         let mut recovered = resync(&mut self.link_settings, link_settings);
@@ -83,6 +88,8 @@ impl Tables {
         recovered.extend(resync(&mut self.bpf_v4, bpf_v4));
         recovered.extend(resync(&mut self.bpf_v6, bpf_v6));
         recovered.extend(resync(&mut self.kernel_routes, kernel_routes));
+        recovered.extend(resync(&mut self.endpoints, endpoints));
+        recovered.extend(resync(&mut self.attachments, attachments));
         (links, recovered)
     }
 
@@ -101,6 +108,9 @@ impl Tables {
             self.neighbours
                 .doubt(&Actual::Absent, |key, _| key.link == *link);
             self.fdb.doubt(&Actual::Absent, |key, _| key.link == *link);
+            self.endpoints.doubt(&Actual::Absent, |key, _| key == link);
+            self.attachments
+                .doubt(&Actual::Absent, |key, _| key.link == *link);
         } else {
             self.neighbours
                 .doubt(&Actual::Wrong, |key, _| key.link == *link);
@@ -130,6 +140,8 @@ impl Tables {
         self.fdb.retry(|key, _, _| key.link == *link);
         self.kernel_routes
             .retry(|_, route, _| route.is_some_and(|route| uses(route, link)));
+        self.endpoints.retry(|key, _, _| key == link);
+        self.attachments.retry(|key, _, _| key.link == *link);
     }
 
     /// Tries again what waits for a neighbour.
@@ -147,6 +159,8 @@ impl Tables {
         self.bpf_v4.tick(now);
         self.bpf_v6.tick(now);
         self.kernel_routes.tick(now);
+        self.endpoints.tick(now);
+        self.attachments.tick(now);
     }
 
     /// Returns when the next waiting is over.
@@ -179,6 +193,7 @@ impl Tables {
         offer(&self.tunnel_devices, &SETS, steps);
         offer(&self.neighbours, &SETS, steps);
         offer(&self.fdb, &SETS, steps);
+        offer(&self.endpoints, &SETS, steps);
         for map in maps {
             offer(map, &[Change::Update], steps);
             if is_crowded(map) {
@@ -187,11 +202,14 @@ impl Tables {
             offer(map, &[Change::Insert], steps);
         }
         offer(&self.kernel_routes, &SETS, steps);
+        offer(&self.attachments, &SETS, steps);
 
+        offer(&self.attachments, clears, steps);
         offer(&self.kernel_routes, clears, steps);
         for map in maps.into_iter().filter(|map| !is_crowded(map)) {
             offer(map, clears, steps);
         }
+        offer(&self.endpoints, clears, steps);
         offer(&self.fdb, clears, steps);
         offer(&self.neighbours, clears, steps);
         offer(&self.tunnel_devices, clears, steps);
@@ -206,6 +224,8 @@ impl Tables {
             view::Kind::Fdb => self.fdb.counts(sweep),
             view::Kind::BpfRoutes => self.bpf_v4.counts(sweep) + self.bpf_v6.counts(sweep),
             view::Kind::KernelRoutes => self.kernel_routes.counts(sweep),
+            view::Kind::Endpoints => self.endpoints.counts(sweep),
+            view::Kind::Attachments => self.attachments.counts(sweep),
         }
     }
 
@@ -235,6 +255,8 @@ impl Tables {
             view::Kind::KernelRoutes => {
                 rows::<KernelRoutes>(self.kernel_routes.entries(), skip, max)
             }
+            view::Kind::Endpoints => rows::<Endpoints>(self.endpoints.entries(), skip, max),
+            view::Kind::Attachments => rows::<Attachments>(self.attachments.entries(), skip, max),
         }
     }
 
@@ -248,9 +270,9 @@ impl Tables {
             Op::BpfRoute(key @ IpNet::V4(_), value) => self.bpf_v4.act(key, value, act),
             Op::BpfRoute(key @ IpNet::V6(_), value) => self.bpf_v6.act(key, value, act),
             Op::KernelRoute(key, value) => self.kernel_routes.act(key, value, act),
+            Op::Endpoint(key, value) => self.endpoints.act(key, value, act),
+            Op::Attachment(key, attached) => self.attachments.act(key, attached.then_some(()), act),
             op @ (Op::Rule(..)
-            | Op::Attachment(..)
-            | Op::Endpoint(..)
             | Op::Vtep(..)
             | Op::ProgramSettings(_)
             | Op::Masquerade(_)
@@ -258,7 +280,7 @@ impl Tables {
         })
     }
 
-    fn all(&self) -> [&dyn AnyTable; 7] {
+    fn all(&self) -> [&dyn AnyTable; 9] {
         [
             &self.link_settings,
             &self.tunnel_devices,
@@ -267,6 +289,8 @@ impl Tables {
             &self.bpf_v4,
             &self.bpf_v6,
             &self.kernel_routes,
+            &self.endpoints,
+            &self.attachments,
         ]
     }
 }

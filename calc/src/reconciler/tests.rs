@@ -12,8 +12,8 @@ mod links;
 use std::time::Duration;
 
 use ipc_proto::{
-    BpfRoute, Flags, Hop, Incarnation, KernelRoute, Link, LinkRole, LinkState, Mac, NeighbourKey,
-    OpError, Protocol, RouteKey, RouteKind, SnapshotId, Step, Table,
+    AttachmentKey, BpfRoute, Endpoint, Flags, Hook, Hop, Incarnation, KernelRoute, Link, LinkRole,
+    LinkState, Mac, NeighbourKey, OpError, Protocol, RouteKey, RouteKind, SnapshotId, Step, Table,
 };
 
 use super::*;
@@ -170,6 +170,8 @@ fn observed(op: Op) -> Observed {
         Op::Neighbour(key, Some(mac)) => Observed::Neighbour(key, mac),
         Op::KernelRoute(key, value) => Observed::KernelRoute(key, value),
         Op::LinkSettings(key, Some(profile)) => Observed::LinkSettings(key, profile),
+        Op::Endpoint(key, value) => Observed::Endpoint(key, value),
+        Op::Attachment(key, true) => Observed::Attachment(key),
         other => panic!("{other:?}"),
     }
 }
@@ -218,6 +220,47 @@ fn entries_come_before_others_go_while_the_map_has_room() {
     }
     let crowded = [update, clear, insert, bpf(4, Some(1))];
     assert_eq!(bench.ops(), crowded);
+}
+
+#[test]
+fn a_program_comes_after_what_it_goes_by_and_goes_before() {
+    let endpoint = |present: bool| {
+        let endpoint = present.then(|| Endpoint {
+            host_mac: Mac([0xee; 6]),
+            workload_mac: Mac([2; 6]),
+            sources: Vec::new(),
+        });
+        Op::Endpoint(link(7), endpoint)
+    };
+    let program = |attached| {
+        let (link, hook) = (link(7), Hook::Ingress);
+        Op::Attachment(AttachmentKey { link, hook }, attached)
+    };
+    let mut bench = Bench::new(Vec::new());
+    let set = [endpoint(true), bpf(1, Some(1)), route(true), program(true)];
+    for op in set.iter().rev() {
+        bench.want(op);
+    }
+    assert_eq!(bench.ops(), set);
+    bench.ack(Vec::new());
+    let clear = [program(false), route(false), bpf(1, None), endpoint(false)];
+    for op in clear.iter().rev() {
+        bench.want(op);
+    }
+    assert_eq!(bench.ops(), clear);
+    bench.ack(Vec::new());
+
+    // Read back right, nothing is done; and nothing is left of a link that is gone.
+    let mut bench = Bench::new(set.iter().cloned().map(observed).collect());
+    for op in &set {
+        bench.want(op);
+    }
+    assert_eq!(bench.poll(), None);
+    bench.want(&endpoint(false));
+    bench.want(&program(false));
+    bench.handle(Input::Link(LinkEvent::Gone(link(7))));
+    let gone = |op: &Op| matches!(op, Op::Endpoint(..) | Op::Attachment(..));
+    assert!(!bench.ops().iter().any(gone));
 }
 
 #[test]

@@ -287,6 +287,8 @@ fn link(observed: &Observed) -> Option<&ipc_proto::LinkState> {
         | Observed::Neighbour(..)
         | Observed::Fdb(..)
         | Observed::BpfRoute(..)
-        | Observed::KernelRoute(..) => None,
+        | Observed::KernelRoute(..)
+        | Observed::Endpoint(..)
+        | Observed::Attachment(_) => None,
     }
 }

@@ -3,8 +3,8 @@
 use std::{fmt::Debug, net::IpAddr};
 
 use ipc_proto::{
-    BpfRoute, FdbKey, KernelRoute, Link, LinkProfile, Mac, NeighbourKey, Observed, Op, RouteKey,
-    Tunnel, TunnelDevice,
+    AttachmentKey, BpfRoute, Endpoint, FdbKey, KernelRoute, Link, LinkProfile, Mac, NeighbourKey,
+    Observed, Op, RouteKey, Tunnel, TunnelDevice,
 };
 use ipnet::IpNet;
 
@@ -125,5 +125,40 @@ impl Kind for KernelRoutes {
 
     fn observed(key: RouteKey, value: Option<KernelRoute>) -> Option<Observed> {
         Some(Observed::KernelRoute(key, value))
+    }
+}
+
+/// What the packet programs know of workloads' links.
+#[derive(Debug)]
+pub(crate) struct Endpoints;
+
+impl Kind for Endpoints {
+    type Key = Link;
+    type Value = Endpoint;
+    const ATOMIC: bool = true;
+
+    fn op(key: Link, value: Option<Endpoint>) -> Op {
+        Op::Endpoint(key, value)
+    }
+
+    fn observed(key: Link, value: Option<Endpoint>) -> Option<Observed> {
+        Some(Observed::Endpoint(key, value))
+    }
+}
+
+/// Packet programs at hooks.
+#[derive(Debug)]
+pub(crate) struct Attachments;
+
+impl Kind for Attachments {
+    type Key = AttachmentKey;
+    type Value = ();
+
+    fn op(key: AttachmentKey, value: Option<()>) -> Op {
+        Op::Attachment(key, value.is_some())
+    }
+
+    fn observed(key: AttachmentKey, value: Option<()>) -> Option<Observed> {
+        value.map(|()| Observed::Attachment(key))
     }
 }

@@ -9,7 +9,7 @@ use std::{env, fmt::Write, fs, net::IpAddr};
 use calc::event::{
     Block, Node, NodeAddress, NodeAddressKind, Pool, RouteSource, TunnelMode, Workload, WorkloadKey,
 };
-use ipc_proto::{Link, LinkRole, LinkState, Tunnel};
+use ipc_proto::{Link, LinkRole, LinkState, Mac, Tunnel};
 use ipnet::IpNet;
 
 use crate::world::{Instance, World};
@@ -76,7 +76,7 @@ fn link(world: &mut World, name: &str, index: u32, role: LinkRole, addresses: &[
         },
         role,
         up: true,
-        mac: None,
+        mac: (role == LinkRole::Workload).then_some(Mac([0xee; 6])),
         mtu: 1500,
         addresses: addresses.iter().map(|address| net(address)).collect(),
     };
@@ -172,6 +172,20 @@ fn states() -> Vec<State> {
                     state.link.index = other;
                     world.links.insert(other, state);
                 }
+            }),
+        },
+        State {
+            name: "without a hardware address of its own a workload is served by the stack",
+            world: with(cluster(TunnelMode::Always), |world| {
+                for workload in world.workloads.values_mut() {
+                    workload.mac = None;
+                }
+            }),
+        },
+        State {
+            name: "packets between workloads of this node go through the stack if so configured",
+            world: with(cluster(TunnelMode::Always), |world| {
+                world.config.redirect_to_peer = false;
             }),
         },
         State {

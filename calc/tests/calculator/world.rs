@@ -175,8 +175,15 @@ fn text(op: &Op) -> (u8, String, Option<String>) {
             format!("fdb {} on {}", key.mac, key.link),
             node.map(|node| node.to_string()),
         ),
-        Op::BpfRoute(cidr, route) => (
+        Op::Endpoint(link, endpoint) => (
             5,
+            format!("endpoint {link}"),
+            endpoint
+                .as_ref()
+                .map(|e| format!("{} behind {}", e.workload_mac, e.host_mac)),
+        ),
+        Op::BpfRoute(cidr, route) => (
+            6,
             format!("bpf {cidr}"),
             route.as_ref().map(|route| match &route.target {
                 BpfTarget::None => route.flags.to_string(),
@@ -185,13 +192,16 @@ fn text(op: &Op) -> (u8, String, Option<String>) {
             }),
         ),
         Op::KernelRoute(key, route) => (
-            6,
+            7,
             format!("route {} metric {}", key.prefix, key.metric),
             route.as_ref().map(kernel_route),
         ),
+        Op::Attachment(key, attached) => (
+            8,
+            format!("program at {:?} of {}", key.hook, key.link).to_lowercase(),
+            attached.then(|| "attached".to_owned()),
+        ),
         Op::Rule(..)
-        | Op::Attachment(..)
-        | Op::Endpoint(..)
         | Op::Vtep(..)
         | Op::ProgramSettings(_)
         | Op::Masquerade(_)

@@ -21,7 +21,7 @@ fn config(text: &str) -> (Config, Vec<String>) {
 
 #[test]
 fn every_setting_is_taken() {
-    let cases: [Case; 20] = [
+    let cases: [Case; 22] = [
         ("", |_| {}),
         ("routeSource: workloadips", |c| {
             c.route_source = RouteSource::WorkloadIps;
@@ -52,6 +52,10 @@ fn every_setting_is_taken() {
             c.program_no_encap = true;
         }),
         ("programClusterRoutes: EnabledIPIPOnly", |_| {}),
+        ("bpfRedirectToPeer: Disabled", |c| {
+            c.redirect_to_peer = false;
+        }),
+        ("bpfRedirectToPeer: L2Only", |_| {}),
         ("vxlanVNI: 5, vxlanPort: 8472", |c| {
             (c.vxlan_vni, c.vxlan_port) = (5, 8472);
         }),
@@ -101,6 +105,7 @@ fn a_wrong_setting_is_the_default_and_a_problem() {
             "spec.serviceLoopPrevention",
         ),
         ("programClusterRoutes: Maybe", "spec.programClusterRoutes"),
+        ("bpfRedirectToPeer: Maybe", "spec.bpfRedirectToPeer"),
         ("vxlanVNI: 16777216", "spec.vxlanVNI"),
         ("vxlanPort: 0", "spec.vxlanPort"),
         ("vxlanMTU: -1", "spec.vxlanMTU"),

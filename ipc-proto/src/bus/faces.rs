@@ -1,5 +1,7 @@
 //! The interfaces of the processes, seen from their clients.
 
+use std::collections::BTreeMap;
+
 use serde_bytes::ByteBuf;
 
 /// The helper's data path; each payload is one [`codec`](crate::codec) message.
@@ -54,6 +56,9 @@ pub trait PrivHelper1 {
     /// Which life of the process this is.
     #[zbus(property)]
     fn incarnation(&self) -> zbus::Result<u64>;
+    /// How many packets there were of each verdict of the packet programs, by its name.
+    #[zbus(property)]
+    fn verdicts(&self) -> zbus::Result<BTreeMap<String, u64>>;
 }
 
 /// What the supervisor shows.

@@ -1,11 +1,13 @@
-//! The batch commands of bpf(2), which aya does not have.
+//! The commands of bpf(2) that aya does not have: batches here, links in [`link`].
 //!
-//! The only unsafe code of the helper. Sound because [`Trie`] asks the kernel itself for the sizes
-//! of keys and values, and never names more elements than its buffers hold.
+//! Sound because [`Trie`] asks the kernel itself for the sizes of keys and values, and never names
+//! more elements than its buffers hold.
 #![expect(
     unsafe_code,
     reason = "a raw system call with pointers into buffers of checked length"
 )]
+
+pub(crate) mod link;
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -170,17 +172,26 @@ fn address_mut(bytes: &mut [u8]) -> u64 {
 ///
 /// # Safety
 ///
+/// `attr` must be laid out as the kernel's for `command`, and the addresses in it must be 0 or those
+/// of buffers that hold what `command` reads or writes.
+unsafe fn bpf<T>(command: libc::c_int, attr: &mut T) -> Result<libc::c_long, Errno> {
+    let attr_ptr: *mut T = attr;
+    // SAFETY: `attr` lives through the call; the caller vouches for its layout and what it points
+    // to.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attr_ptr, size_of::<T>()) };
+    Errno::result(result)
+}
+
+/// Calls bpf(2) for a batch.
+///
+/// # Safety
+///
 /// The addresses in `attr` must be 0 or those of buffers that hold what `command` reads or writes.
 unsafe fn call(command: libc::c_int, attr: &mut BatchAttr) -> Result<(), Stopped> {
-    let attr_ptr: *mut BatchAttr = attr;
-    // SAFETY: `attr` is laid out as the kernel's and lives through the call; the caller vouches for
-    // what it points to.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attr_ptr, size_of::<BatchAttr>()) };
-    if result == 0 {
-        return Ok(());
-    }
-    Err(Stopped {
-        errno: Errno::last(),
+    // SAFETY: the layout is the kernel's; the caller vouches for what it points to.
+    let result = unsafe { bpf(command, attr) };
+    result.map(drop).map_err(|errno| Stopped {
+        errno,
         done: usize::try_from(attr.count).unwrap_or(usize::MAX),
     })
 }

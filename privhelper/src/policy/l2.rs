@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipc_proto::{
-    FdbKey, Link, LinkProfile, LinkRole, Mac, NeighbourKey, OpError, Tunnel, TunnelDevice,
+    Endpoint, FdbKey, Link, LinkProfile, LinkRole, Mac, NeighbourKey, OpError, Tunnel, TunnelDevice,
 };
 
 use super::{denied, is_unicast, profile, resolve};
@@ -107,6 +107,33 @@ pub(super) fn check_tunnel(
         )));
     }
     check_mac(device.mac)
+}
+
+/// Lets through what is about a workload's link.
+pub(super) fn check_workload(link: &Link, links: &Links) -> Result<(), OpError> {
+    match resolve(link, links)?.role {
+        LinkRole::Workload => Ok(()),
+        LinkRole::Tunnel(_) | LinkRole::Uplink | LinkRole::Other => {
+            Err(denied(format!("{link} is no workload's link")))
+        }
+    }
+}
+
+pub(super) fn check_endpoint(
+    link: &Link,
+    endpoint: Option<&Endpoint>,
+    links: &Links,
+) -> Result<(), OpError> {
+    check_workload(link, links)?;
+    let Some(endpoint) = endpoint else {
+        return Ok(());
+    };
+    if !endpoint.sources.is_empty() {
+        // The programs know a workload's addresses from the routes.
+        return Err(OpError::Unsupported("sources of an endpoint".into()));
+    }
+    check_mac(endpoint.workload_mac)?;
+    check_mac(endpoint.host_mac)
 }
 
 /// Whether an address is of the tunnel's family.

@@ -1,5 +1,6 @@
 //! The policy, stated from the outside.
 
+mod programs;
 mod properties;
 
 use std::collections::BTreeSet;

@@ -59,6 +59,10 @@ fn story() -> Result<(), String> {
         "pods of one node",
         claims::pods_of_a_node_reach_each_other(&mut world),
     )?;
+    tell(
+        "the short way",
+        claims::packets_between_pods_of_a_node_go_straight(&mut world),
+    )?;
     let through = claims::pods_of_different_nodes_reach_each_other_through_vxlan(&mut world);
     tell("pods of different nodes", through)?;
     tell(
@@ -67,6 +71,7 @@ fn story() -> Result<(), String> {
     )?;
     show(&world.nodes[0], "routes");
     show(&world.nodes[0], "routes --kernel");
+    show(&world.nodes[0], "routes --programs");
     for process in [Process::Helper, Process::Calc, Process::Supervisor] {
         let title = format!("kill -9 of the {process:?} under ping");
         tell(
@@ -74,6 +79,10 @@ fn story() -> Result<(), String> {
             claims::a_killed_process_loses_no_packet(&mut world, process),
         )?;
     }
+    tell(
+        "kill -9 of all three at once",
+        claims::killing_all_at_once_loses_no_packet(&mut world),
+    )?;
     for drift in Drift::ALL {
         tell(
             "behind Cairn's back",

@@ -36,6 +36,11 @@ pub enum Process {
     Supervisor,
 }
 
+impl Process {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Helper, Self::Calc, Self::Supervisor];
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Node {
@@ -125,6 +130,22 @@ impl Node {
         Path::new("/sys/fs/bpf").join(&self.name)
     }
 
+    /// Returns the names of the pins of attached programs, sorted.
+    ///
+    /// # Panics
+    ///
+    /// If their directory cannot be read.
+    #[must_use]
+    pub fn program_pins(&self) -> Vec<String> {
+        let pins = fs::read_dir(self.pin_dir().join("links")).unwrap();
+        let name = |pin: std::io::Result<fs::DirEntry>| {
+            pin.unwrap().file_name().to_string_lossy().into_owned()
+        };
+        let mut names: Vec<String> = pins.map(name).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// Returns the path of a document of its datastore.
     #[must_use]
     pub fn document(&self, file: &str) -> PathBuf {
@@ -206,14 +227,18 @@ impl Node {
         );
     }
 
-    /// Kills a process with SIGKILL. A killed supervisor is started again, as systemd would.
+    /// Kills processes with SIGKILL, at once. A killed supervisor is started again, as systemd
+    /// would.
     ///
     /// # Panics
     ///
     /// If there is none.
-    pub fn kill(&mut self, process: Process) {
-        kill(pid(self.pid(process)), Signal::SIGKILL).unwrap();
-        if process == Process::Supervisor {
+    pub fn kill(&mut self, processes: &[Process]) {
+        let pids: Vec<u32> = processes.iter().map(|process| self.pid(*process)).collect();
+        for id in pids {
+            kill(pid(id), Signal::SIGKILL).unwrap();
+        }
+        if processes.contains(&Process::Supervisor) {
             self.supervisor.take().expect("Cairn runs").wait().unwrap();
             self.start();
         }
@@ -289,7 +314,7 @@ impl Node {
     }
 
     /// Returns all that Cairn keeps in the kernel, as the kernel's own tools tell it: map entries,
-    /// routes, neighbours, forwarding entries and settings.
+    /// attached programs, routes, neighbours, forwarding entries and settings.
     ///
     /// # Panics
     ///
@@ -297,7 +322,7 @@ impl Node {
     #[must_use]
     pub fn kernel_state(&self) -> String {
         let mut parts = Vec::new();
-        for map in [ebpf::MAP_V4, ebpf::MAP_V6] {
+        for map in [ebpf::MAP_V4, ebpf::MAP_V6, ebpf::MAP_ENDPOINTS] {
             let mut dump = Command::new("bpftool");
             dump.args(["-j", "map", "dump", "pinned"])
                 .arg(self.pin_dir().join(map));
@@ -309,6 +334,7 @@ impl Node {
                 entries.iter().map(Value::to_string).collect(),
             ));
         }
+        parts.push(("programs".to_owned(), self.program_pins()));
         for line in [
             "ip -4 route show table main",
             "ip -6 route show table main",

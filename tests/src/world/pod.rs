@@ -1,16 +1,9 @@
 //! A pod: a namespace and a link as Calico's CNI plugin makes them.
 
-use std::{
-    io::{Read, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
-    time::Duration,
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Node;
-use crate::netns::Netns;
-
-/// The port on which each pod tells its name.
-const PORT: u16 = 7;
+use crate::{netns::Netns, talk};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -24,6 +17,9 @@ pub struct Pod {
 }
 
 impl Pod {
+    /// The port on which each pod tells its name.
+    pub const PORT: u16 = 7;
+
     /// Makes the pod with address number `host` of the block of node number `number`.
     pub(super) fn new(name: &str, node: &Node, number: u16, host: u16) -> Self {
         let netns = Netns::new(name);
@@ -50,7 +46,7 @@ impl Pod {
         for address in pod.addresses {
             pod.take(address);
         }
-        pod.serve_name();
+        talk::serve(&pod.netns, Self::PORT, name);
         pod
     }
 
@@ -69,23 +65,6 @@ impl Pod {
             .run(&format!("ip address del {} dev eth0", single(address)));
     }
 
-    fn serve_name(&self) {
-        let name = self.name.clone();
-        let (listening, ready) = std::sync::mpsc::channel();
-        self.netns.within(move || {
-            let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
-            listening.send(()).unwrap();
-            for stream in listener.incoming() {
-                if let Ok(mut stream) = stream
-                    && stream.write_all(name.as_bytes()).is_err()
-                {
-                    // The client went away again.
-                }
-            }
-        });
-        ready.recv().unwrap();
-    }
-
     /// Asks whoever has `address` for its name; `None` if nobody answers soon.
     ///
     /// # Panics
@@ -93,17 +72,7 @@ impl Pod {
     /// If the pod's namespace cannot be entered.
     #[must_use]
     pub fn ask(&self, address: IpAddr) -> Option<String> {
-        let ask = move || {
-            // Below the second after which TCP would try again: the caller does that.
-            let patience = Duration::from_millis(500);
-            let to = SocketAddr::new(address, PORT);
-            let mut stream = TcpStream::connect_timeout(&to, patience)?;
-            stream.set_read_timeout(Some(patience))?;
-            let mut name = String::new();
-            stream.read_to_string(&mut name)?;
-            Ok::<_, std::io::Error>(name)
-        };
-        self.netns.within(ask).join().unwrap().ok()
+        talk::ask(&self.netns, address, Self::PORT)
     }
 }
 

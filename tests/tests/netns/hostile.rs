@@ -351,10 +351,10 @@ fn a_pin_directory_of_several_levels_is_made() {
 0
 "
             );
-            assert_eq!(
-                shell("ls /sys/fs/bpf/tc/globals"),
-                "cali_v4_routes\ncali_v6_routes\n"
-            );
+            let pins = shell("ls /sys/fs/bpf/tc/globals");
+            for map in [ebpf::MAP_V4, ebpf::MAP_V6] {
+                assert!(pins.lines().any(|pin| pin == map), "{pins}");
+            }
         },
     );
 }

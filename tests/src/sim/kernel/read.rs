@@ -181,5 +181,7 @@ fn clear(item: &Observed) -> Op {
         Observed::Fdb(key, _) => Op::Fdb(key.clone(), None),
         Observed::BpfRoute(prefix, _) => Op::BpfRoute(*prefix, None),
         Observed::KernelRoute(key, _) => Op::KernelRoute(key.clone(), None),
+        Observed::Endpoint(link, _) => Op::Endpoint(link.clone(), None),
+        Observed::Attachment(key) => Op::Attachment(key.clone(), false),
     }
 }

@@ -1,0 +1,148 @@
+//! The BPF route maps: changing entries in batches, reading them back.
+//!
+//! One process writes the maps, this one.
+
+use std::ops::Range;
+
+use aya::{Ebpf, maps::Map};
+use ipc_proto::{BpfRoute, Observed, OpError};
+use ipnet::IpNet;
+use nix::errno::Errno;
+
+use super::{BpfError, batch, layout, sys::Trie};
+use crate::{dataplane::errno_number, links::Links};
+
+/// How many entries one system call reads.
+const READ: usize = 4096;
+
+/// Both route maps.
+#[derive(Debug)]
+pub struct RouteMaps {
+    v4: Trie,
+    v6: Trie,
+    size: u32,
+}
+
+impl RouteMaps {
+    /// Takes the maps of an object that has room for `size` entries in each.
+    pub(super) fn take(object: &mut Ebpf, size: u32) -> Result<Self, BpfError> {
+        Ok(Self {
+            v4: trie(object, ebpf::MAP_V4)?,
+            v6: trie(object, ebpf::MAP_V6)?,
+            size,
+        })
+    }
+
+    /// Returns the size of each map in entries.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Carries out changes in order and returns what became of each.
+    #[must_use]
+    pub fn apply(&self, changes: &[(IpNet, Option<&BpfRoute>)]) -> Vec<Result<(), OpError>> {
+        changes
+            .chunk_by(|(a, set_a), (b, set_b)| {
+                a.max_prefix_len() == b.max_prefix_len() && set_a.is_some() == set_b.is_some()
+            })
+            .flat_map(|run| self.apply_run(run))
+            .collect()
+    }
+
+    /// Carries out changes of one family, all sets or all deletions.
+    fn apply_run(&self, run: &[(IpNet, Option<&BpfRoute>)]) -> Vec<Result<(), OpError>> {
+        let (trie, name) = match run {
+            [(IpNet::V4(_), _), ..] => (&self.v4, ebpf::MAP_V4),
+            _ => (&self.v6, ebpf::MAP_V6),
+        };
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for (prefix, route) in run {
+            layout::push_key(&mut keys, prefix);
+            if let Some(route) = route {
+                layout::push_value(&mut values, prefix, route);
+            }
+        }
+        let deletes = values.is_empty();
+        let results = batch::resume(run.len(), |range| {
+            let keys = part(&keys, trie.key_size(), &range);
+            if deletes {
+                trie.delete(keys)
+            } else {
+                trie.update(keys, part(&values, trie.value_size(), &range))
+            }
+        });
+        let verb = if deletes {
+            "BPF_MAP_DELETE_BATCH"
+        } else {
+            "BPF_MAP_UPDATE_BATCH"
+        };
+        results
+            .into_iter()
+            .map(|result| match result {
+                Err(Errno::ENOENT) if deletes => Ok(()),
+                other => other.map_err(|errno| OpError::Kernel {
+                    call: format!("{verb} {name}"),
+                    errno: errno_number(errno),
+                }),
+            })
+            .collect()
+    }
+
+    /// Gives all entries of both maps to `sink`; more than once, where another program changes a
+    /// map meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn snapshot(&self, links: &Links, sink: &mut impl FnMut(Observed)) -> Result<(), BpfError> {
+        for (trie, name) in [(&self.v4, ebpf::MAP_V4), (&self.v6, ebpf::MAP_V6)] {
+            let size = usize::try_from(self.size).unwrap_or(usize::MAX);
+            read(trie, size, |key, value| {
+                if let Some((prefix, route)) = layout::read_entry(key, value, links) {
+                    sink(Observed::BpfRoute(prefix, route));
+                }
+            })
+            .map_err(|errno| BpfError::Read(name, errno))?;
+        }
+        Ok(())
+    }
+}
+
+/// Walks a map of at most `size` entries.
+fn read(trie: &Trie, size: usize, mut entry: impl FnMut(&[u8], &[u8])) -> Result<(), Errno> {
+    let mut keys = vec![0; trie.key_size() * READ];
+    let mut values = vec![0; trie.value_size() * READ];
+    let mut token = None;
+    let mut seen = 0;
+    loop {
+        let (count, more) = trie.lookup(&mut token, &mut keys, &mut values)?;
+        let keys = keys.chunks_exact(trie.key_size());
+        let values = values.chunks_exact(trie.value_size());
+        for (key, value) in keys.zip(values).take(count) {
+            entry(key, value);
+        }
+        seen += count;
+        if !more {
+            return Ok(());
+        }
+        // A walk whose token another program deletes starts over; for ever, if it keeps doing so.
+        if seen > size * 2 {
+            return Err(Errno::EBUSY);
+        }
+    }
+}
+
+fn part<'a>(bytes: &'a [u8], size: usize, range: &Range<usize>) -> &'a [u8] {
+    bytes
+        .get(range.start * size..range.end * size)
+        .unwrap_or_default()
+}
+
+fn trie(object: &mut Ebpf, name: &'static str) -> Result<Trie, BpfError> {
+    let map = object.take_map(name).ok_or(BpfError::Absent(name))?;
+    let Map::LpmTrie(map) = map else {
+        return Err(BpfError::Absent(name));
+    };
+    Trie::new(map).map_err(|error| BpfError::Map(name, Box::new(error)))
+}

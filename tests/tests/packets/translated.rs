@@ -1,0 +1,119 @@
+//! Flows that the stack translates, here by nftables: a service's address to a pod of the node.
+
+use std::{
+    io::{Read, Write},
+    net::{IpAddr, Ipv6Addr, TcpListener, TcpStream},
+};
+
+use ipc_proto::Hook;
+use tests::{
+    netns::shell,
+    packets::{PORT, Pod, WORKLOAD},
+    talk,
+};
+
+use super::test;
+
+/// The addresses of a service whose only backend is the second pod.
+const SERVICE: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
+
+fn service() -> [IpAddr; 2] {
+    SERVICE.map(|address| address.parse().unwrap())
+}
+
+fn translate([_, two]: &[Pod; 2]) {
+    for ((family, service), pod) in ["ip", "ip6"].into_iter().zip(SERVICE).zip(two.addresses) {
+        shell(&format!(
+            "nft 'add table {family} service; \
+             add chain {family} service dnat_in {{ type nat hook prerouting priority -100; }}; \
+             add rule {family} service dnat_in {family} daddr {service} dnat to {pod}'"
+        ));
+    }
+}
+
+#[test]
+fn a_service_leads_to_a_pod_of_the_same_node_and_back() {
+    test(
+        "translated::a_service_leads_to_a_pod_of_the_same_node_and_back",
+        |mut node| async move {
+            translate(&node.pods);
+            node.attach([WORKLOAD; 2]).await;
+            let counts = node
+                .counts(|[one, two]| {
+                    for address in service() {
+                        let answer = talk::ask(&one.netns, address, PORT);
+                        assert_eq!(answer.as_deref(), Some("two"), "TCP {address}");
+                        let answer = talk::ask_udp(&one.netns, address, PORT);
+                        assert_eq!(answer.unwrap(), "two", "UDP {address}");
+                        assert!(tests::ping::once(&one.netns, address), "ping {address}");
+                    }
+                    // What is not to the service goes straight all the same.
+                    for address in two.addresses {
+                        let answer = talk::ask(&one.netns, address, PORT);
+                        assert_eq!(answer.as_deref(), Some("two"), "{address}");
+                    }
+                })
+                .await;
+            assert!(counts["stack-flow"] >= 2 * (3 + 1 + 1), "{counts:?}");
+            assert!(counts["redirected"] >= 2 * 6, "{counts:?}");
+        },
+    );
+}
+
+/// Shows that the test above tests something: an answer that takes the short way is lost.
+#[test]
+fn without_the_memory_of_flows_the_answer_would_not_be_translated() {
+    test(
+        "translated::without_the_memory_of_flows_the_answer_would_not_be_translated",
+        |mut node| async move {
+            translate(&node.pods);
+            node.attach([WORKLOAD; 2]).await;
+            for attached in [false, true] {
+                let egress = node.pods[1].attachment(Hook::Egress, attached);
+                node.calc.must_apply([egress]).await;
+                for address in service() {
+                    let answer = talk::ask_udp(&node.pods[0].netns, address, PORT);
+                    assert_eq!(answer.is_ok(), attached, "{address}: {answer:?}");
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn a_connection_that_is_older_than_the_programs_keeps_its_translation() {
+    test(
+        "translated::a_connection_that_is_older_than_the_programs_keeps_its_translation",
+        |mut node| async move {
+            const OTHER: u16 = 8;
+            translate(&node.pods);
+            let [one, two] = &node.pods;
+            let (listening, ready) = std::sync::mpsc::channel();
+            let server = two.netns.within(move || {
+                let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, OTHER)).unwrap();
+                listening.send(()).unwrap();
+                let accept = || listener.accept().unwrap().0;
+                [accept(), accept()]
+            });
+            ready.recv().unwrap();
+            let connect = move |address| TcpStream::connect((address, OTHER)).unwrap();
+            let clients = one.netns.within(move || service().map(connect));
+            let clients: [TcpStream; 2] = clients.join().unwrap();
+            let servers: [TcpStream; 2] = server.join().unwrap();
+
+            node.attach([WORKLOAD; 2]).await;
+            let counts = node
+                .counts(|_| {
+                    // The backend is the first to say something.
+                    for (mut server, mut client) in servers.into_iter().zip(clients) {
+                        server.write_all(b"hello").unwrap();
+                        let mut heard = [0; 5];
+                        client.read_exact(&mut heard).unwrap();
+                        assert_eq!(&heard, b"hello");
+                    }
+                })
+                .await;
+            assert!(counts["start-unseen"] >= 2, "{counts:?}");
+        },
+    );
+}
