@@ -53,7 +53,10 @@ fn come_to_rest(world: &mut World) -> Result<(), Broken> {
         } else {
             working = None;
         }
-        let idle = world.node.as_ref().is_some_and(|node| node.body.due().is_none());
+        let idle = world
+            .node
+            .as_ref()
+            .is_some_and(|node| node.body.due().is_none());
         if working.is_some() && idle || world.now >= end {
             return Ok(());
         }
@@ -148,8 +151,15 @@ fn ideal(world: &World, wanted: &BTreeMap<Key, Op>) -> Result<(Kernel, usize), B
         }
     }
     for ipv6 in [false, true] {
-        let map: Vec<_> = bpf.iter().filter(|(prefix, _)| is_ipv6(prefix) == ipv6).collect();
-        let fixed = ideal.bpf.keys().filter(|prefix| is_ipv6(prefix) == ipv6).count();
+        let map: Vec<_> = bpf
+            .iter()
+            .filter(|(prefix, _)| is_ipv6(prefix) == ipv6)
+            .collect();
+        let fixed = ideal
+            .bpf
+            .keys()
+            .filter(|prefix| is_ipv6(prefix) == ipv6)
+            .count();
         let max = ideal.bpf_max_entries;
         if fixed + map.len() <= max {
             for (_, op) in map {
@@ -164,7 +174,10 @@ fn ideal(world: &World, wanted: &BTreeMap<Key, Op>) -> Result<(Kernel, usize), B
         if fixed + right.len() != max {
             let there: Vec<_> = world.kernel.bpf.keys().collect();
             let asked: Vec<_> = map.iter().map(|(prefix, _)| prefix).collect();
-            return broken("a map without room for all is full", (right.len(), there, asked));
+            return broken(
+                "a map without room for all is full",
+                (right.len(), there, asked),
+            );
         }
         let entry = |prefix| Some((prefix, world.kernel.bpf.get(&prefix)?.clone()));
         ideal.bpf.extend(right.into_iter().filter_map(entry));
@@ -188,7 +201,9 @@ fn clear(kernel: &mut Kernel, world: &World, links: &Links) {
         !(entry.permanent && ours)
     });
     kernel.fdb.retain(|_, entry| !entry.permanent);
-    kernel.bpf.retain(|prefix, _| !may(Op::BpfRoute(*prefix, None)));
+    kernel
+        .bpf
+        .retain(|prefix, _| !may(Op::BpfRoute(*prefix, None)));
 }
 
 /// Leaves a key as it is.
@@ -200,7 +215,9 @@ fn keep(ideal: &mut Kernel, actual: &Kernel, key: &Key) {
         }
         Key::Route(key) => {
             let routes = actual.routes.get(key).cloned();
-            ideal.routes.extend(routes.map(|routes| (key.clone(), routes)));
+            ideal
+                .routes
+                .extend(routes.map(|routes| (key.clone(), routes)));
         }
         Key::Settings(_) | Key::Tunnel(_) | Key::Neighbour(..) | Key::Fdb(..) => {}
     }
@@ -233,7 +250,6 @@ fn compare(actual: &Kernel, ideal: &Kernel) -> Result<(), Broken> {
 }
 
 /// Returns the first key that differs, with what it is and what it should be.
-#[expect(clippy::type_complexity, reason = "it is only shown")]
 fn differing<'a, K: Ord, V: PartialEq>(
     actual: &'a BTreeMap<K, V>,
     ideal: &'a BTreeMap<K, V>,

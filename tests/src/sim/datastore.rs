@@ -23,7 +23,8 @@ impl Datastore {
 
     /// Has a document unreadable, if it is there. Settings always have a value.
     pub(super) fn garble(&mut self, doc: Doc) -> bool {
-        let there = self.documents.contains_key(&doc) && !matches!(doc, Doc::Config | Doc::Services);
+        let there =
+            self.documents.contains_key(&doc) && !matches!(doc, Doc::Config | Doc::Services);
         there && self.garbled.insert(doc)
     }
 

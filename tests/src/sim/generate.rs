@@ -228,7 +228,10 @@ impl Generator {
             }
             13..15 => {
                 let news = [self.cable(world), Step::Watch, Step::LoseFeed];
-                return news.into_iter().chain([self.cable(world), Step::Watch]).collect();
+                return news
+                    .into_iter()
+                    .chain([self.cable(world), Step::Watch])
+                    .collect();
             }
             15 => Step::LateAck,
             19 => Step::Stall,

@@ -51,7 +51,10 @@ pub(super) enum Message {
 /// The second half of a request.
 #[derive(Debug)]
 enum Job {
-    Read { states: Vec<LinkState>, feed: u64 },
+    Read {
+        states: Vec<LinkState>,
+        feed: u64,
+    },
     CarryOut {
         batch: Batch,
         checked: Vec<Checked>,
@@ -149,14 +152,17 @@ impl Helper {
     /// Goes half of the way with a request.
     pub(super) fn serve(&mut self, ground: &mut Ground<'_>) -> Result<Served, Broken> {
         match self.job.take() {
-            Some(Job::Read { states, feed }) => Ok(Served::Answer(self.welcome(states, feed, ground))),
+            Some(Job::Read { states, feed }) => {
+                Ok(Served::Answer(self.welcome(states, feed, ground)))
+            }
             Some(Job::CarryOut {
                 batch,
                 checked,
                 late,
             }) => Ok(match Self::carry_out(&batch, checked, ground)? {
                 Served::Answer(_) if late => Served::HalfDone,
-                served => served,
+                served
+                @ (Served::Nothing | Served::HalfDone | Served::Answer(_) | Served::Died) => served,
             }),
             None => match self.arrivals.pop_front() {
                 None => Ok(Served::Nothing),
@@ -175,7 +181,7 @@ impl Helper {
                 Some(Arrival::Apply(batch)) => Ok(self.apply(batch, false, ground)),
                 Some(Arrival::Late(batch)) => Ok(match self.apply(batch, true, ground) {
                     Served::Answer(_) => Served::HalfDone,
-                    served => served,
+                    served @ (Served::Nothing | Served::HalfDone | Served::Died) => served,
                 }),
             },
         }
@@ -233,7 +239,13 @@ impl Helper {
             {
                 let key = (key.link.index, key.address);
                 match *to {
-                    Some(to) => self.remembered.insert(key, Entry { to, permanent: true }),
+                    Some(to) => self.remembered.insert(
+                        key,
+                        Entry {
+                            to,
+                            permanent: true,
+                        },
+                    ),
                     None => self.remembered.remove(&key),
                 };
             }
@@ -296,10 +308,7 @@ impl Helper {
 }
 
 /// Makes one change, or has it fail, and has it looked at.
-fn write(
-    permitted: &Permitted,
-    ground: &mut Ground<'_>,
-) -> Result<Result<(), OpError>, Broken> {
+fn write(permitted: &Permitted, ground: &mut Ground<'_>) -> Result<Result<(), OpError>, Broken> {
     let op = permitted.op();
     let errno = |errno| OpError::Kernel {
         call: "model".to_owned(),
@@ -319,7 +328,9 @@ fn write(
             return Ok(Err(errno(ENOMEM)));
         }
     }
-    ground.watchman.before(op, ground.kernel, ground.policy, ground.tally)?;
+    ground
+        .watchman
+        .before(op, ground.kernel, ground.policy, ground.tally)?;
     if let (Some(Bug::BreakBeforeMake), Op::BpfRoute(prefix, Some(_))) = (ground.bug, op)
         && ground.kernel.bpf.remove(prefix).is_some()
     {
@@ -332,7 +343,9 @@ fn write(
     if outcome.is_err() {
         ground.kernel.disturbed.keys.extend(Key::of(op));
     }
-    ground.watchman.after(op, ground.kernel, ground.policy, outcome.is_ok())?;
+    ground
+        .watchman
+        .after(op, ground.kernel, ground.policy, outcome.is_ok())?;
     if fails {
         return Ok(Err(errno(ENOMEM)));
     }

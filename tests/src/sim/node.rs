@@ -23,6 +23,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// See the [module](self).
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Node {
     calculator: Calculator,
     pub(super) reconciler: Reconciler,
@@ -142,7 +143,8 @@ impl Node {
                     Some(Bug::AckOfOlder) => {}
                     _ if self.batch != Some(ack.id) => return Err("another batch's"),
                     Some(Bug::FailureUnheard) => {
-                        ack.failed.retain(|(_, error)| matches!(error, OpError::Denied(_)));
+                        ack.failed
+                            .retain(|(_, error)| matches!(error, OpError::Denied(_)));
                     }
                     _ => {}
                 }
@@ -238,7 +240,10 @@ impl Node {
 
     fn check(&self, batch: &Batch) -> Result<(), Broken> {
         if !self.read {
-            return broken("I1: nothing is written before the datastore is in sync", batch);
+            return broken(
+                "I1: nothing is written before the datastore is in sync",
+                batch,
+            );
         }
         // Where a BPF map is full, its clears come early.
         let places = || batch.steps.iter().map(|step| place(&step.op));

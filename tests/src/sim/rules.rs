@@ -179,9 +179,7 @@ fn is_disturbed(op: &Op, kernel: &Kernel, policy: &Policy) -> bool {
     let link = |index: u32| disturbed.links.contains(&index);
     match (&key, op) {
         (Key::Settings(index) | Key::Neighbour(index, _) | Key::Fdb(index, _), _) => link(*index),
-        (Key::Tunnel(tunnel), _) => kernel
-            .index(policy.tunnel(*tunnel))
-            .is_none_or(link),
+        (Key::Tunnel(tunnel), _) => kernel.index(policy.tunnel(*tunnel)).is_none_or(link),
         // A clear does not say where the route led.
         (Key::Route(_), Op::KernelRoute(_, None)) => !disturbed.links.is_empty(),
         (Key::Route(_), Op::KernelRoute(_, Some(route))) => {

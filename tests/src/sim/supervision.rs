@@ -36,7 +36,11 @@ impl Supervisor {
     }
 
     /// Returns what is to be done.
-    pub(super) fn actions(&mut self, now: Instant, tally: &mut Tally) -> Result<Vec<Action>, Broken> {
+    pub(super) fn actions(
+        &mut self,
+        now: Instant,
+        tally: &mut Tally,
+    ) -> Result<Vec<Action>, Broken> {
         let mut actions = Vec::new();
         for _ in 0..MAX_ACTIONS {
             let Some(action) = self.machine.poll(now) else {

@@ -241,7 +241,9 @@ impl World {
             for child in Child::ALL {
                 if self.is_live(child) {
                     // Notifications of a child do not wait for the supervisor's other news.
-                    self.supervisor.machine.handle(self.now, Input::Alive(child));
+                    self.supervisor
+                        .machine
+                        .handle(self.now, Input::Alive(child));
                 }
             }
         }

@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use ipc_proto::{
-    BpfRoute, BpfTarget, KernelRoute, Op, RouteKey, RouteKind, Tunnel, TunnelDevice,
-};
+use ipc_proto::{BpfRoute, BpfTarget, KernelRoute, Op, RouteKey, RouteKind, Tunnel, TunnelDevice};
 use ipnet::IpNet;
 use privhelper::policy::Policy;
 
@@ -103,7 +101,10 @@ impl Kernel {
     }
 
     fn exists(&self, index: u32) -> Outcome {
-        self.devices.contains_key(&index).then_some(()).ok_or(ENODEV)
+        self.devices
+            .contains_key(&index)
+            .then_some(())
+            .ok_or(ENODEV)
     }
 
     fn set_bpf(&mut self, prefix: IpNet, route: &BpfRoute) -> Outcome {
@@ -213,10 +214,7 @@ impl Kernel {
                 && device.mac == wanted.mac
                 && device.mtu == wanted.mtu
                 && device.vxlan == Some(fixed)
-                && device
-                    .addresses
-                    .iter()
-                    .eq([&IpNet::from(wanted.address)])
+                && device.addresses.iter().eq([&IpNet::from(wanted.address)])
         })
     }
 }

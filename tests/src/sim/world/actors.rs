@@ -96,15 +96,24 @@ impl World {
         let node = &node.body;
         let ipv6 = |prefix: &ipnet::IpNet| matches!(prefix, ipnet::IpNet::V6(_));
         let is_crowded = [false, true].into_iter().any(|family| {
-            let here = self.kernel.bpf.keys().filter(|prefix| ipv6(prefix) == family);
-            let new = node.bpf_desired.iter().filter(|prefix| {
-                ipv6(prefix) == family && !self.kernel.bpf.contains_key(*prefix)
-            });
+            let here = self
+                .kernel
+                .bpf
+                .keys()
+                .filter(|prefix| ipv6(prefix) == family);
+            let new = node
+                .bpf_desired
+                .iter()
+                .filter(|prefix| ipv6(prefix) == family && !self.kernel.bpf.contains_key(*prefix));
             here.count() + new.count() > self.kernel.bpf_max_entries
         });
         let disturbed = self.kernel.disturbed.keys.iter();
         let excused = is_crowded
-            || node.reconciler.counts(ipc_proto::view::Kind::BpfRoutes).held > 0
+            || node
+                .reconciler
+                .counts(ipc_proto::view::Kind::BpfRoutes)
+                .held
+                > 0
             || disturbed.into_iter().any(|key| matches!(key, Key::Bpf(_)));
         self.watchman
             .sent(&batch.steps, &node.bpf_desired, &self.kernel, excused);
@@ -118,7 +127,9 @@ impl World {
         {
             node.ready = true;
             let seen = Input::Seen(Child::Calc, node.incarnation);
-            self.supervisor.inputs.extend([Input::Ready(Child::Calc), seen]);
+            self.supervisor
+                .inputs
+                .extend([Input::Ready(Child::Calc), seen]);
         }
     }
 
@@ -252,13 +263,19 @@ impl World {
                 if self.is_connected() {
                     self.disconnect();
                 }
+                // Batches have their numbers within a life.
+                self.late_acks.clear();
                 self.node.take().is_some()
             }
         };
         if ended {
             // The face's connection and the process end at once; either may be noticed first.
             let news = [Input::Lost(child), Input::Exited(child)];
-            let order = if self.incarnations.is_multiple_of(2) { [0, 1] } else { [1, 0] };
+            let order = if self.incarnations.is_multiple_of(2) {
+                [0, 1]
+            } else {
+                [1, 0]
+            };
             let news = order.into_iter().filter_map(|at: usize| news.get(at));
             self.supervisor.inputs.extend(news.copied());
         }
