@@ -23,6 +23,7 @@ mod world;
 use std::{
     any::Any,
     fmt,
+    ops::Range,
     panic::{self, AssertUnwindSafe},
     sync::atomic::{AtomicU64, Ordering},
     thread,
@@ -117,15 +118,42 @@ pub fn replay(script: &Script, bug: Option<Bug>) -> Result<Tally, Failure> {
     })
 }
 
-/// Runs the scripts of these many seeds on all processors, and returns the first failure, made
-/// short, or how much happened in all.
+/// A script that fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The seed that it came from.
+    pub seed: u64,
+    /// What is left of it.
+    pub script: Script,
+    /// How it fails.
+    pub failure: Failure,
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            seed,
+            script,
+            failure,
+        } = self;
+        writeln!(f, "{failure}")?;
+        writeln!(f, "CAIRN_SIM_SEED={seed} runs it again; this is enough:")?;
+        script.fmt(f)
+    }
+}
+
+/// Runs the scripts of these seeds on all processors, and returns how much happened in all.
 ///
 /// # Errors
 ///
-/// The text of the failure, with its seed.
-pub fn campaign(seeds: std::ops::Range<u64>, bug: Option<Bug>) -> Result<Tally, String> {
+/// The failure of the lowest seed that was found to fail, made short.
+///
+/// # Panics
+///
+/// If a worker does, which is a bug of the simulator.
+pub fn campaign(seeds: Range<u64>, bug: Option<Bug>) -> Result<Tally, Box<Found>> {
     let next = AtomicU64::new(seeds.start);
-    let work = || -> Result<Tally, (u64, Script, Failure)> {
+    let work = || -> Result<Tally, Box<Found>> {
         let mut tally = Tally::default();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +164,11 @@ pub fn campaign(seeds: std::ops::Range<u64>, bug: Option<Bug>) -> Result<Tally, 
                 (_, Ok(one)) => tally.merge(&one),
                 (script, Err(failure)) => {
                     next.store(seeds.end, Ordering::Relaxed);
-                    return Err((seed, script, failure));
+                    return Err(Box::new(Found {
+                        seed,
+                        script,
+                        failure,
+                    }));
                 }
             }
         }
@@ -148,24 +180,19 @@ pub fn campaign(seeds: std::ops::Range<u64>, bug: Option<Bug>) -> Result<Tally, 
         joined.collect::<Vec<_>>()
     });
     let mut all = Tally::default();
-    let mut first: Option<(u64, Script, Failure)> = None;
+    let mut first: Option<Box<Found>> = None;
     for outcome in outcomes {
         match outcome {
             Ok(tally) => all.merge(&tally),
-            Err(failed) if first.as_ref().is_none_or(|(seed, ..)| failed.0 < *seed) => {
-                first = Some(failed);
+            Err(found) if first.as_ref().is_none_or(|first| found.seed < first.seed) => {
+                first = Some(found);
             }
             Err(_) => {}
         }
     }
     match first {
         None => Ok(all),
-        Some((seed, script, failure)) => {
-            let (script, failure) = shrink::shrink(&script, failure, bug);
-            Err(format!(
-                "{failure}\nCAIRN_SIM_SEED={seed} runs it again; what is left of it:\n{script}"
-            ))
-        }
+        Some(found) => Err(Box::new(shrink::shrink(*found, bug))),
     }
 }
 

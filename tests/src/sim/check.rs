@@ -253,7 +253,6 @@ fn compare(actual: &Kernel, ideal: &Kernel) -> Result<(), Broken> {
 }
 
 /// Returns the first key that differs, with what it is and what it should be.
-#[expect(clippy::type_complexity, reason = "it is only shown")]
 fn differing<'a, K: Ord, V: PartialEq>(
     actual: &'a BTreeMap<K, V>,
     ideal: &'a BTreeMap<K, V>,

@@ -163,7 +163,8 @@ impl Helper {
                 late,
             }) => Ok(match Self::carry_out(&batch, checked, ground)? {
                 Served::Answer(_) if late => Served::HalfDone,
-                served => served,
+                served
+                @ (Served::Nothing | Served::HalfDone | Served::Answer(_) | Served::Died) => served,
             }),
             None => match self.arrivals.pop_front() {
                 None => Ok(Served::Nothing),
@@ -182,7 +183,7 @@ impl Helper {
                 Some(Arrival::Apply(batch)) => Ok(self.apply(batch, false, ground)),
                 Some(Arrival::Late(batch)) => Ok(match self.apply(batch, true, ground) {
                     Served::Answer(_) => Served::HalfDone,
-                    served => served,
+                    served @ (Served::Nothing | Served::HalfDone | Served::Died) => served,
                 }),
             },
         }

@@ -23,6 +23,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// See the [module](self).
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Node {
     calculator: Calculator,
     pub(super) reconciler: Reconciler,

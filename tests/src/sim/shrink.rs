@@ -1,28 +1,33 @@
 //! Makes a script that breaks a rule as short as can be while it breaks the same one.
 
-use super::{Failure, Script, bug::Bug, replay};
+use super::{Found, bug::Bug, replay};
 
-/// Returns the shortest script found and how it fails.
-pub(super) fn shrink(script: &Script, failure: Failure, bug: Option<Bug>) -> (Script, Failure) {
-    let (mut best, mut failure) = (script.clone(), failure);
-    let mut chunk = best.steps.len();
-    while chunk > 0 {
+/// Leaves out whatever can be left out, in ever smaller parts.
+pub(super) fn shrink(found: Found, bug: Option<Bug>) -> Found {
+    let mut best = found;
+    let mut part = best.script.steps.len();
+    while part > 0 {
         let mut at = 0;
         let mut shorter = false;
-        while at < best.steps.len() {
-            let mut tried = best.clone();
-            tried.steps.drain(at..(at + chunk).min(best.steps.len()));
-            match replay(&tried, bug) {
-                Err(same) if same.is_like(&failure) => {
-                    (best, failure) = (tried, same);
+        while at < best.script.steps.len() {
+            let mut script = best.script.clone();
+            script.steps.drain(at..(at + part).min(script.steps.len()));
+            match replay(&script, bug) {
+                Err(failure) if failure.is_like(&best.failure) => {
+                    let seed = best.seed;
+                    best = Found {
+                        seed,
+                        script,
+                        failure,
+                    };
                     shorter = true;
                 }
-                Ok(_) | Err(_) => at += chunk,
+                Ok(_) | Err(_) => at += part,
             }
         }
-        if !shorter || chunk > 1 {
-            chunk /= 2;
+        if !shorter || part > 1 {
+            part /= 2;
         }
     }
-    (best, failure)
+    best
 }

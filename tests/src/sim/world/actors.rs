@@ -263,6 +263,8 @@ impl World {
                 if self.is_connected() {
                     self.disconnect();
                 }
+                // Batches have their numbers within a life.
+                self.late_acks.clear();
                 self.node.take().is_some()
             }
         };

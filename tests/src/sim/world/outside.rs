@@ -87,22 +87,21 @@ impl World {
 
     pub(super) fn link(&mut self, slot: Slot, motion: Motion) {
         let name = self.slot_name(slot);
-        let plugged = cluster::name(match slot {
-            Slot::Cali(0) => "tmp0",
-            Slot::Cali(1) => "tmp1",
-            _ => "tmp2",
-        });
+        let plugged = match slot {
+            Slot::Cali(n) => Some(cluster::name(&format!("tmp{n}"))),
+            Slot::Uplink | Slot::Tunnel(_) => None,
+        };
         let found = self.kernel.index(&name);
         let mac = Mac([2, 0xee, 0, 0, 0, u8::from(matches!(slot, Slot::Cali(_)))]);
         match (motion, found) {
-            (Motion::Plug, None) if matches!(slot, Slot::Cali(_)) => {
-                if self.kernel.index(&plugged).is_none() {
+            (Motion::Plug, None) => {
+                if let Some(plugged) = plugged.filter(|name| self.kernel.index(name).is_none()) {
                     let index = self.kernel.add(plugged, mac);
                     self.kernel.set_admin(index, false);
                 }
             }
             (Motion::Name, None) => {
-                if let Some(index) = self.kernel.index(&plugged) {
+                if let Some(index) = plugged.and_then(|name| self.kernel.index(&name)) {
                     self.kernel.rename(index, name);
                     self.kernel.set_admin(index, true);
                 }
@@ -235,7 +234,7 @@ impl World {
             let cali = kernel.index(&cali(which));
             let (protocol, way) = match cali {
                 // On a workload's link any route is ours.
-                Some(index) if which % 2 == 0 => {
+                Some(index) if which.is_multiple_of(2) => {
                     let (via, onlink) = (None, false);
                     (4, Way::Out { index, via, onlink })
                 }
