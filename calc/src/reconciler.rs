@@ -11,8 +11,6 @@ mod steps;
 mod tables;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod world;
 
 use std::{
     collections::{BTreeMap, VecDeque},
