@@ -111,6 +111,76 @@ fn tunnelled(node: &Node) -> u64 {
         .sum()
 }
 
+/// Between nodes of one subnet a pool may do without the tunnel, and then without any; each change
+/// of way loses no packet.
+pub fn pods_reach_each_other_without_the_tunnel(world: &mut World) -> Seen {
+    let ping = Ping::start(&world.frontend.netns, world.orders.addresses[0]);
+    for node in &world.nodes {
+        node.edit("pools.yaml", "vxlanMode: Always", "vxlanMode: CrossSubnet");
+    }
+    direct(world)?;
+    let before = tunnelled(&world.nodes[0]);
+    reaches(&world.frontend, &world.orders)?;
+    let through = tunnelled(&world.nodes[0]) - before;
+    ensure(through == 0, || {
+        format!("{through} packets went through the tunnel")
+    })?;
+
+    let settings = "apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\n\
+         metadata: {name: default}\nspec: {programClusterRoutes: Enabled}\n";
+    for node in &world.nodes {
+        std::fs::write(node.document("felix.yaml"), settings).map_err(|error| error.to_string())?;
+        node.edit("pools.yaml", "vxlanMode: CrossSubnet", "vxlanMode: Never");
+    }
+    eventually("the end of the tunnels", || {
+        let links = world
+            .nodes
+            .each_ref()
+            .map(|node| node.netns.run("ip -o link show type vxlan"));
+        ensure(links.iter().all(String::is_empty), || format!("{links:?}"))
+    });
+    direct(world)?;
+    reaches(&world.frontend, &world.orders)?;
+    reaches(&world.ledger, &world.cart)?;
+    let loss = ping.stop();
+    ensure(loss.lost.is_empty(), || {
+        format!("lost {:?} of {}", loss.lost, loss.answered)
+    })?;
+    Ok(format!(
+        "CrossSubnet, then Never: {} pings answered, none lost",
+        loss.answered
+    ))
+}
+
+/// Waits until the routes between the nodes lead over the underlay.
+fn direct(world: &World) -> Result<(), String> {
+    for (node, block, other) in [(0, 2, 12), (1, 1, 11)] {
+        let node = world.nodes.get(node).ok_or("there are two nodes")?;
+        for (block, via) in [
+            (
+                format!("10.244.{block}.0/26"),
+                format!("via 172.30.0.{other} dev eth0"),
+            ),
+            (
+                format!("fd00:244::{block}:0/122"),
+                format!("via fd00:30::{other} dev eth0"),
+            ),
+        ] {
+            eventually("the route over the underlay", || {
+                let route = node.netns.run(&format!(
+                    "ip {} route show {block}",
+                    if block.contains(':') { "-6" } else { "-4" }
+                ));
+                ensure(route.contains(&via), || {
+                    format!("{block} {via}, not {route}")
+                })
+            });
+        }
+        node.converged();
+    }
+    Ok(())
+}
+
 /// A pod reaches a host outside, which knows the way back.
 pub fn pods_reach_a_host_outside(world: &mut World) -> Seen {
     for address in World::OUTSIDE {

@@ -47,6 +47,14 @@ fn pods_of_different_nodes_reach_each_other_through_vxlan() {
 }
 
 #[test]
+fn pods_reach_each_other_without_the_tunnel() {
+    started(
+        "pods_reach_each_other_without_the_tunnel",
+        claims::pods_reach_each_other_without_the_tunnel,
+    );
+}
+
+#[test]
 fn pods_reach_a_host_outside() {
     started(
         "pods_reach_a_host_outside",

@@ -199,7 +199,10 @@ impl Node {
                 tracing::error!("{error}");
             }
         }
-        self.obstacles.set(self.calculator.obstacles());
+        // Before the first lease, no interface is known.
+        if self.resyncs > 0 {
+            self.obstacles.set(self.calculator.obstacles());
+        }
         // While an obstacle hides what a device is made of, it is no leftover.
         let complete = complete && !self.calculator.lacks_uplink();
         self.reconciler.handle(now, Input::InSync { complete });
