@@ -4,7 +4,7 @@
 # systemctl daemon-reload && systemctl try-reload-or-restart dbus && systemctl enable --now cairn.target
 set -eu
 bin=$(realpath "${1:?usage: install.sh DIRECTORY-OF-THE-PROGRAMS [ROOT]}")
-root=${2:-}
+root=${2:+$(realpath -m "$2")}
 cd "$(dirname "$0")"
 put() { install -D -m "$1" "$2" "$root$3"; }  # put MODE FILE PATH
 

@@ -94,11 +94,17 @@ const _: () = {
     assert!(align_of::<Value<16>>() == 4);
 };
 
-/// The name of the IPv4 map of flows, each with its [`way`].
+/// The name of the IPv4 map of flows that go through the stack, since those of the other direction
+/// come through it.
 pub const MAP_FLOWS_V4: &str = "cairn_v4_flows";
-/// The name of the IPv6 map of flows.
+/// The name of the IPv6 map of such flows.
 pub const MAP_FLOWS_V6: &str = "cairn_v6_flows";
-/// How many flows each of these two maps remembers; it forgets those that are unused for longest.
+/// The name of the IPv4 map of TCP connections, by both directions, whose start went straight. A
+/// map of its own: many starts must not have the other forget who is translated.
+pub const MAP_STARTS_V4: &str = "cairn_v4_starts";
+/// The name of the IPv6 map of such connections.
+pub const MAP_STARTS_V6: &str = "cairn_v6_starts";
+/// How many flows each of these maps remembers; it forgets those that are unused for longest.
 pub const MAX_FLOWS: u32 = 65536;
 /// The name of the map of [`Endpoint`]s by the index of the host's end.
 pub const MAP_ENDPOINTS: &str = "cairn_endpoints";
@@ -120,14 +126,6 @@ pub struct Endpoint {
     pub workload_mac: [u8; 6],
     /// The hardware address of the host's end.
     pub host_mac: [u8; 6],
-}
-
-/// Which way the packets of a [`Flow`] go.
-pub mod way {
-    /// Through the stack, since those of the other direction come through it.
-    pub const STACK: u8 = 0;
-    /// Straight: a TCP connection whose start went straight.
-    pub const STRAIGHT: u8 = 1;
 }
 
 /// A flow in one direction, as its packets have it on a workload's link.

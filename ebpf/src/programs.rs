@@ -19,8 +19,7 @@ use aya_ebpf::{
     programs::TcContext,
 };
 use ebpf::{
-    DEFAULT_MAX_ENTRIES, Endpoint, Flow, MAP_FLAGS, MAX_ENDPOINTS, MAX_FLOWS, Value, Verdict,
-    flags, way,
+    DEFAULT_MAX_ENTRIES, Endpoint, Flow, MAP_FLAGS, MAX_ENDPOINTS, MAX_FLOWS, Value, Verdict, flags,
 };
 
 use crate::packet::{Fragment, Header, IP, Phase};
@@ -44,6 +43,10 @@ static ROUTES_V6: LpmTrie<[u8; 16], Value<16>> = LpmTrie::pinned(DEFAULT_MAX_ENT
 static FLOWS_V4: LruHashMap<Flow<4>, u8> = LruHashMap::pinned(MAX_FLOWS, 0);
 #[map(name = "cairn_v6_flows")]
 static FLOWS_V6: LruHashMap<Flow<16>, u8> = LruHashMap::pinned(MAX_FLOWS, 0);
+#[map(name = "cairn_v4_starts")]
+static STARTS_V4: LruHashMap<Flow<4>, u8> = LruHashMap::pinned(MAX_FLOWS, 0);
+#[map(name = "cairn_v6_starts")]
+static STARTS_V6: LruHashMap<Flow<16>, u8> = LruHashMap::pinned(MAX_FLOWS, 0);
 #[map(name = "cairn_endpoints")]
 static ENDPOINTS: HashMap<u32, Endpoint> = HashMap::pinned(MAX_ENDPOINTS, MAP_FLAGS);
 #[map(name = "cairn_verdicts")]
@@ -53,15 +56,18 @@ static VERDICTS: PerCpuArray<u64> = PerCpuArray::pinned(Verdict::COUNT, 0);
 struct Family<const N: usize> {
     routes: &'static LpmTrie<[u8; N], Value<N>>,
     flows: &'static LruHashMap<Flow<N>, u8>,
+    starts: &'static LruHashMap<Flow<N>, u8>,
 }
 
 const V4: Family<4> = Family {
     routes: &ROUTES_V4,
     flows: &FLOWS_V4,
+    starts: &STARTS_V4,
 };
 const V6: Family<16> = Family {
     routes: &ROUTES_V6,
     flows: &FLOWS_V6,
+    starts: &STARTS_V6,
 };
 
 /// What a workload sends.
@@ -190,37 +196,38 @@ impl<const N: usize> Family<N> {
         };
         let answer = reversed(&flow);
         // Looking it up keeps it from being forgotten, and is cheaper than writing it again.
-        if self.way(&answer) != Some(way::STACK) {
+        if !knows(self.flows, &answer) {
             // A full map forgets another flow, so this does not fail but for want of memory.
-            let _full = self.flows.insert(answer, way::STACK, 0);
+            let _full = self.flows.insert(answer, 0, 0);
         }
     }
 
     /// Says why the stack must have a packet of this flow, if it must.
     #[inline(always)]
     fn may_go_straight(&self, flow: &Flow<N>, phase: Phase) -> Result<(), Verdict> {
-        match (self.way(flow), phase) {
-            (Some(way::STACK), _) => Err(Verdict::StackFlow),
-            (_, Phase::Any) | (Some(_), Phase::Later) => Ok(()),
-            (None, Phase::Later) => Err(Verdict::StartUnseen),
-            (_, Phase::Start) => {
-                let answer = reversed(flow);
-                if self.way(&answer) == Some(way::STACK) {
-                    // A connection of the same ports may be in use that the stack translates.
-                    return Err(Verdict::StackFlow);
-                }
-                let note = |flow| self.flows.insert(flow, way::STRAIGHT, 0);
-                note(answer).map_err(|_| Verdict::Refused)?;
-                note(*flow).map_err(|_| Verdict::Refused)
-            }
+        if knows(self.flows, flow) {
+            return Err(Verdict::StackFlow);
         }
-    }
-
-    #[inline(always)]
-    fn way(&self, flow: &Flow<N>) -> Option<u8> {
-        // SAFETY: it is a byte, and whichever flow an element is used for meanwhile, it is one of
-        // the ways.
-        unsafe { self.flows.get(flow) }.copied()
+        if phase == Phase::Later {
+            let started = knows(self.starts, flow);
+            return if started {
+                Ok(())
+            } else {
+                Err(Verdict::StartUnseen)
+            };
+        }
+        let answer = reversed(flow);
+        if knows(self.flows, &answer) {
+            // The same ports are in use by a flow that the stack translates: only the stack can
+            // tell the answers apart.
+            return Err(Verdict::StackFlow);
+        }
+        if phase == Phase::Start {
+            let note = |flow| self.starts.insert(flow, 0, 0);
+            note(answer).map_err(|_| Verdict::Refused)?;
+            note(*flow).map_err(|_| Verdict::Refused)?;
+        }
+        Ok(())
     }
 
     /// Returns the link of the workload of this node that has the address, and its route's flags.
@@ -240,6 +247,12 @@ impl<const N: usize> Family<N> {
         let is_workload = flags & (WANTED | flags::HOST) == WANTED;
         (is_workload && index != 0).then_some((index, flags))
     }
+}
+
+/// Returns whether a map has a flow, which keeps it from being forgotten.
+#[inline(always)]
+fn knows<const N: usize>(map: &LruHashMap<Flow<N>, u8>, flow: &Flow<N>) -> bool {
+    map.get_ptr(flow).is_some()
 }
 
 #[inline(always)]

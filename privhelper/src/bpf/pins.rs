@@ -81,7 +81,7 @@ type Difference = (&'static str, String, String);
 
 impl Shape {
     /// Those of the maps that are ours alone.
-    pub(super) const OWN: [Self; 4] = [
+    pub(super) const OWN: [Self; 6] = [
         Self {
             name: ebpf::MAP_ENDPOINTS,
             kind: MapType::Hash,
@@ -92,6 +92,8 @@ impl Shape {
         },
         Self::flows(ebpf::MAP_FLOWS_V4, size_of::<ebpf::Flow<4>>()),
         Self::flows(ebpf::MAP_FLOWS_V6, size_of::<ebpf::Flow<16>>()),
+        Self::flows(ebpf::MAP_STARTS_V4, size_of::<ebpf::Flow<4>>()),
+        Self::flows(ebpf::MAP_STARTS_V6, size_of::<ebpf::Flow<16>>()),
         Self {
             name: ebpf::MAP_VERDICTS,
             kind: MapType::PerCpuArray,

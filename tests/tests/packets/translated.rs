@@ -2,7 +2,8 @@
 
 use std::{
     io::{Read, Write},
-    net::{IpAddr, Ipv6Addr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket},
+    time::Duration,
 };
 
 use ipc_proto::Hook;
@@ -60,7 +61,74 @@ fn a_service_leads_to_a_pod_of_the_same_node_and_back() {
     );
 }
 
-/// Shows that the test above tests something: an answer that takes the short way is lost.
+/// Only the stack can tell the answers of the two apart.
+#[test]
+fn a_port_may_speak_to_a_pod_by_its_address_and_by_a_service() {
+    test(
+        "translated::a_port_may_speak_to_a_pod_by_its_address_and_by_a_service",
+        |mut node| async move {
+            translate(&node.pods);
+            node.attach([WORKLOAD; 2]).await;
+            let [one, two] = &node.pods;
+            for (pod, service) in two.addresses.into_iter().zip(service()) {
+                let talk = move || {
+                    let own = if pod.is_ipv4() {
+                        "0.0.0.0:5555"
+                    } else {
+                        "[::]:5555"
+                    };
+                    let socket = UdpSocket::bind(own).unwrap();
+                    socket
+                        .set_read_timeout(Some(Duration::from_secs(2)))
+                        .unwrap();
+                    [pod, service, pod, service].map(|to| {
+                        socket.send_to(b"?", (to, PORT)).unwrap();
+                        let answer = socket.recv_from(&mut [0; 64]);
+                        (to, answer.map(|(_, from)| from.ip()).ok())
+                    })
+                };
+                for (to, from) in one.netns.within(talk).join().unwrap() {
+                    assert_eq!(from, Some(to), "the answer to what went to {to}");
+                }
+            }
+        },
+    );
+}
+
+/// So many of them make nobody forget what is translated.
+#[test]
+fn connections_that_go_straight_are_not_among_the_flows_of_the_stack() {
+    test(
+        "translated::connections_that_go_straight_are_not_among_the_flows_of_the_stack",
+        |mut node| async move {
+            node.attach([WORKLOAD; 2]).await;
+            let [one, two] = &node.pods;
+            for address in two.addresses {
+                let answer = talk::ask(&one.netns, address, PORT);
+                assert_eq!(answer.as_deref(), Some("two"), "{address}");
+            }
+            let entries = |map: &str| {
+                let pin = format!("/sys/fs/bpf/cairn/{map}");
+                let dump = shell(&format!("bpftool -j map dump pinned {pin}"));
+                serde_json::from_str::<Vec<serde_json::Value>>(&dump)
+                    .unwrap()
+                    .len()
+            };
+            for (stack, straight) in [
+                (ebpf::MAP_FLOWS_V4, ebpf::MAP_STARTS_V4),
+                (ebpf::MAP_FLOWS_V6, ebpf::MAP_STARTS_V6),
+            ] {
+                assert_eq!(
+                    (entries(stack), entries(straight)),
+                    (0, 2),
+                    "one connection, two ways"
+                );
+            }
+        },
+    );
+}
+
+/// Shows that the first test tests something: an answer that takes the short way is lost.
 #[test]
 fn without_the_memory_of_flows_the_answer_would_not_be_translated() {
     test(
