@@ -49,18 +49,15 @@ install() {
     choose || { say "no toolchain that can build core for BPF could be installed"; exit 1; }
     [ -x "$linker" ] && return
     say "building bpf-linker for LLVM $llvm (about a minute)"
-    if [ $kind = nightly ]; then
-        # rustup's LLVM comes with rustc; bpf-linker finds it by itself.
-        cargo +nightly install --quiet bpf-linker --root "$cache/bpf-linker-$kind-llvm$llvm"
-    else
-        prefix=$cache/llvm$llvm
-        mkdir -p "$prefix/lib"
-        library=$(ldd /usr/bin/rustc | sed -n 's/.*\(libLLVM[^ ]*\) => \([^ ]*\) .*/\2/p')
-        [ -n "$library" ] || { say "rustc's libLLVM is not a shared library"; exit 1; }
-        ln -sfn "$library" "$prefix/lib/libLLVM.so"
-        LLVM_PREFIX=$prefix cargo install --quiet bpf-linker --no-default-features \
-            --features "llvm-$llvm" --root "$cache/bpf-linker-$kind-llvm$llvm"
-    fi
+    # It must link to the very LLVM that rustc has, by the names that linker and loader look for.
+    library=$(ldd "$($rustc_run rustc --print sysroot)/bin/rustc" | sed -n 's/.*libLLVM[^ ]* => \([^ ]*\) .*/\1/p')
+    [ -n "$library" ] || { say "rustc's libLLVM is not a shared library"; exit 1; }
+    prefix=$cache/llvm$llvm-$kind
+    mkdir -p "$prefix/lib"
+    ln -sfn "$library" "$prefix/lib/libLLVM.so"
+    ln -sfn "$library" "$prefix/lib/$(basename "$library")"
+    LLVM_PREFIX=$prefix cargo install --quiet bpf-linker --no-default-features \
+        --features "llvm-$llvm" --root "$cache/bpf-linker-$kind-llvm$llvm"
 }
 
 build() {

@@ -132,6 +132,20 @@ pub struct Workload {
     pub mac: Option<Mac>,
     /// Whether packets may not be redirected straight into it.
     pub skip_ingress_redirect: bool,
+    /// Its part in a live migration.
+    pub migration: MigrationRole,
+}
+
+/// The part of a workload endpoint in a live migration: for a while two nodes have one address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MigrationRole {
+    /// It is in none.
+    #[default]
+    None,
+    /// It is what moves away: the address is its own until it goes.
+    Source,
+    /// It is what takes over, and not live yet: the address is another's as long as that one has it.
+    Target,
 }
 
 /// Where the owners of addresses are learned from (Felix's `routeSource`).

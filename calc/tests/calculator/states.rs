@@ -7,7 +7,8 @@
 use std::{env, fmt::Write, fs, net::IpAddr};
 
 use calc::event::{
-    Block, Node, NodeAddress, NodeAddressKind, Pool, RouteSource, TunnelMode, Workload, WorkloadKey,
+    Block, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool, RouteSource, TunnelMode,
+    Workload, WorkloadKey,
 };
 use ipc_proto::{Link, LinkRole, LinkState, Mac, Tunnel};
 use ipnet::IpNet;
@@ -104,6 +105,7 @@ fn workload(world: &mut World, node: &str, name: &str, interface: &str, nets: &[
         nets: nets.iter().map(|one| net(one)).collect(),
         mac: Some("02:00:00:00:00:05".parse().unwrap()),
         skip_ingress_redirect: false,
+        migration: MigrationRole::None,
     };
     world.workloads.insert(key, workload);
 }

@@ -1,6 +1,6 @@
 //! The rules for workload endpoints.
 
-use calc::event::{Event, Workload, WorkloadKey};
+use calc::event::{Event, MigrationRole, Workload, WorkloadKey};
 
 use super::{all_are_absent, document, objects, read};
 
@@ -116,6 +116,7 @@ fn an_endpoint_is_known_by_the_parts_of_its_name() {
                 ],
                 mac: Some("0a:00:00:00:00:01".parse().unwrap()),
                 skip_ingress_redirect: false,
+                migration: MigrationRole::None,
             }),
         );
         assert_eq!(objects(&update), [&event], "{:?}", update.problems);

@@ -8,8 +8,8 @@ use std::{
 };
 
 use calc::event::{
-    Block, Config, Event, Node, NodeAddress, NodeAddressKind, Pool, RouteSource, Services,
-    TunnelMode, Workload, WorkloadKey,
+    Block, Config, Event, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool, RouteSource,
+    Services, TunnelMode, Workload, WorkloadKey,
 };
 use ipc_proto::{IfName, Mac};
 use ipnet::IpNet;
@@ -240,6 +240,7 @@ fn workload(slot: u8, variant: u16) -> Workload {
         nets,
         mac: (!has(variant, 5)).then_some(Mac([2, 0, 0, 0, 1, slot])),
         skip_ingress_redirect: has(variant, 6),
+        migration: MigrationRole::None,
     }
 }
 

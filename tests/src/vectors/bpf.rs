@@ -20,7 +20,8 @@ use std::{
 use ::calc::{
     Calculator,
     event::{
-        Config as Settings, Event as Input, ServiceLoopPrevention, Services, Workload, WorkloadKey,
+        Config as Settings, Event as Input, MigrationRole, ServiceLoopPrevention, Services,
+        Workload, WorkloadKey,
     },
 };
 use ipc_proto::{IfName, LinkEvent, Op};
@@ -203,6 +204,7 @@ impl Node {
                     nets: v4.chain(v6).collect(),
                     mac: None,
                     skip_ingress_redirect: update.skip_redir_ingress,
+                    migration: MigrationRole::None,
                 };
                 let key = workload_key(vector, &update.id);
                 self.calculator.handle(Input::Workload(key, Some(workload)));

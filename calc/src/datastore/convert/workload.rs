@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use crate::event::{Workload, WorkloadKey};
+use crate::event::{MigrationRole, Workload, WorkloadKey};
 
 use super::{Flaw, Rule, Value, address, address_of, address_or_prefix, mac};
 use crate::datastore::{
@@ -52,6 +52,7 @@ pub(super) fn workload(
             || labels
                 .get("kubevirt.io")
                 .is_some_and(|role| role == "virt-launcher"),
+        migration: MigrationRole::None,
     };
     let spoofs = !spec.allow_spoofed_source_prefixes.is_empty();
     Ok(Some(Value::Workload {

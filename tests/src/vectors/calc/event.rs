@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use ::calc::event::{
-    Block, Event as Input, Node, NodeAddress, NodeAddressKind, Pool, TunnelMode, Workload,
-    WorkloadKey,
+    Block, Event as Input, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool, TunnelMode,
+    Workload, WorkloadKey,
 };
 use ipc_proto::{IfName, Link, LinkEvent, LinkRole, LinkState};
 use ipnet::IpNet;
@@ -170,6 +170,7 @@ impl Event {
                     nets: nets.map(|one| net(one)).collect::<Result<_, _>>()?,
                     mac: None,
                     skip_ingress_redirect: false,
+                    migration: MigrationRole::None,
                 };
                 Input::Workload(key, Some(workload))
             }
