@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use calc::event::{
-    Block, Config, Event, Node, NodeAddress, NodeAddressKind, Pool, RouteSource,
+    Block, Config, Event, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool, RouteSource,
     ServiceLoopPrevention, Services, TunnelMode, Workload, WorkloadKey,
 };
 use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Mac, Tunnel};
@@ -165,13 +165,23 @@ fn workload() -> impl Strategy<Value = (WorkloadKey, Option<Workload>)> {
         vec(net, 0..3),
         option::of(mac()),
         any::<bool>(),
+        select(
+            &[
+                MigrationRole::None,
+                MigrationRole::Source,
+                MigrationRole::Target,
+            ][..],
+        ),
     )
-        .prop_map(|(interface, nets, mac, skip_ingress_redirect)| Workload {
-            interface: interface.parse().unwrap(),
-            nets,
-            mac,
-            skip_ingress_redirect,
-        });
+        .prop_map(
+            |(interface, nets, mac, skip_ingress_redirect, migration)| Workload {
+                interface: interface.parse().unwrap(),
+                nets,
+                mac,
+                skip_ingress_redirect,
+                migration,
+            },
+        );
     (key, option::weighted(0.8, value))
 }
 
