@@ -6,6 +6,8 @@
 mod hostile;
 #[path = "netns/l2.rs"]
 mod l2;
+#[path = "netns/lookups.rs"]
+mod lookups;
 #[path = "netns/routes.rs"]
 mod routes;
 

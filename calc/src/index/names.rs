@@ -35,8 +35,7 @@ impl NodeId {
 #[derive(Debug)]
 pub(crate) struct Names {
     ids: HashMap<NodeName, NodeId>,
-    /// By place.
-    names: Vec<Option<NodeName>>,
+    by_place: Vec<Option<NodeName>>,
     free: Vec<NodeId>,
     /// With how many names those that are not in use are looked for.
     limit: usize,
@@ -46,7 +45,7 @@ impl Default for Names {
     fn default() -> Self {
         Self {
             ids: HashMap::new(),
-            names: Vec::new(),
+            by_place: Vec::new(),
             free: Vec::new(),
             limit: SLACK,
         }
@@ -61,10 +60,10 @@ impl Names {
         }
         let shared = NodeName::from(name);
         let id = self.free.pop().unwrap_or_else(|| {
-            self.names.push(None);
-            NodeId::at(self.names.len() - 1).unwrap_or(NodeId(NonZeroU32::MAX))
+            self.by_place.push(None);
+            NodeId::at(self.by_place.len() - 1).unwrap_or(NodeId(NonZeroU32::MAX))
         });
-        if let Some(slot) = self.names.get_mut(id.place()) {
+        if let Some(slot) = self.by_place.get_mut(id.place()) {
             *slot = Some(NodeName::clone(&shared));
         }
         self.ids.insert(shared, id);
@@ -78,13 +77,13 @@ impl Names {
 
     /// Returns the name with a number.
     pub(crate) fn name(&self, id: NodeId) -> NodeName {
-        let name = self.names.get(id.place()).cloned().flatten();
+        let name = self.by_place.get(id.place()).cloned().flatten();
         name.unwrap_or_default()
     }
 
     /// The numbers of all names.
     pub(crate) fn all(&self) -> impl Iterator<Item = NodeId> {
-        let all = self.names.iter().enumerate();
+        let all = self.by_place.iter().enumerate();
         all.filter_map(|(place, name)| NodeId::at(place).filter(|_| name.is_some()))
     }
 
@@ -95,13 +94,13 @@ impl Names {
 
     /// Forgets all names but those whose numbers are in use; the others' are given away again.
     pub(crate) fn keep(&mut self, used: impl IntoIterator<Item = NodeId>) {
-        let mut keep = vec![false; self.names.len()];
+        let mut keep = vec![false; self.by_place.len()];
         for id in used {
             if let Some(keep) = keep.get_mut(id.place()) {
                 *keep = true;
             }
         }
-        for (place, (slot, keep)) in self.names.iter_mut().zip(keep).enumerate() {
+        for (place, (slot, keep)) in self.by_place.iter_mut().zip(keep).enumerate() {
             if !keep
                 && let Some(name) = slot.take()
                 && let Some(id) = NodeId::at(place)

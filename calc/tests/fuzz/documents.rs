@@ -63,8 +63,8 @@ fn part(bytes: &[u8], at: Index, len: usize) -> std::ops::Range<usize> {
     start..bytes.len().min(start + len)
 }
 
-fn apply(change: Change, bytes: &mut Vec<u8>, corpus: &[(String, Vec<u8>)]) {
-    match change {
+fn apply(change: &Change, bytes: &mut Vec<u8>, corpus: &[(String, Vec<u8>)]) {
+    match *change {
         Change::Byte(at, byte) => {
             let part = part(bytes, at, 1);
             bytes[part].fill(byte);
@@ -129,7 +129,7 @@ fn no_document_stops_the_core_or_outlives_its_repair() {
             for (file, changes) in steps {
                 let (name, bytes) = &corpus[file.index(corpus.len())];
                 let mut bytes = bytes.clone();
-                for change in changes {
+                for change in &changes {
                     apply(change, &mut bytes, &corpus);
                 }
                 store.set(name, &bytes);
