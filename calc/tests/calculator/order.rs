@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use calc::event::{
-    Block, Config, Event, Node, NodeAddress, NodeAddressKind, Pool, RouteSource,
+    Block, Config, Event, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool, RouteSource,
     ServiceLoopPrevention, Services, TunnelMode, Workload, WorkloadKey,
 };
 use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Mac, Tunnel};
@@ -171,6 +171,7 @@ fn workload() -> impl Strategy<Value = (WorkloadKey, Option<Workload>)> {
             nets,
             mac,
             skip_ingress_redirect,
+            migration: MigrationRole::None,
         });
     (key, option::weighted(0.8, value))
 }
