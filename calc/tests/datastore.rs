@@ -14,6 +14,8 @@ mod migrations;
 mod nodes;
 #[path = "datastore/pools.rs"]
 mod pools;
+#[path = "datastore/selections.rs"]
+mod selections;
 #[path = "datastore/settings.rs"]
 mod settings;
 #[path = "datastore/workloads.rs"]

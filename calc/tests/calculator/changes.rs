@@ -114,7 +114,7 @@ impl Node {
     /// Takes all that is told until the mark, and so all that was written before it. There is no
     /// problem but the mark.
     async fn hears_of(&mut self, mark: usize) {
-        let mark = format!("marks.yaml:2: v1 Mark{mark} is not a kind");
+        let mark = format!("marks.yaml:2: kind: v1 Mark{mark} is not a kind");
         loop {
             let heard = timeout(DEADLINE, self.updates.recv()).await;
             let update = heard.expect("the datastore tells in time").unwrap();

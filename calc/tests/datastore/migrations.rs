@@ -250,11 +250,43 @@ fn every_change_of_an_endpoints_part_is_told() {
 }
 
 #[test]
+fn in_whatever_order_documents_come_they_end_in_the_same_parts() {
+    let documents = [
+        pod("node--1", "db--1", "a: b"),
+        pod("node--2", "db--2", DB),
+        migration(
+            "a",
+            "{workload: {orchestratorID: k8s, workloadID: shop/db-1}}",
+            "{}",
+        ),
+        migration("b", "{}", "{selector: has(vmi.kubevirt.io/id)}"),
+    ];
+    let mut orders = 0;
+    for order in 0..4_usize.pow(4) {
+        let order = [0, 1, 2, 3].map(|place| order / 4_usize.pow(place) % 4);
+        if (0..4).any(|document| !order.contains(&document)) {
+            continue;
+        }
+        orders += 1;
+        let mut store = Store::new("node-1");
+        let mut found = BTreeMap::new();
+        for document in order {
+            store.set(&format!("{document}.yaml"), documents[document].as_bytes());
+            found.extend(roles(&store.update().unwrap_or_default().events));
+        }
+        let found: Vec<_> = found.into_values().collect();
+        let expected = [Some(MigrationRole::Source), Some(MigrationRole::Target)];
+        assert_eq!(found, expected, "{order:?}");
+    }
+    assert_eq!(orders, 24);
+}
+
+#[test]
 fn a_migration_that_was_never_known_holds_back_the_sweep() {
     let update = read(&document("LiveMigration", "m", "target: [x]"));
     assert!(!update.complete);
     assert!(
-        update.problems[0].starts_with("a.yaml:2: LiveMigration shop/m: spec.target: invalid type"),
+        update.problems[0].starts_with("a.yaml:5: LiveMigration shop/m: spec.target: invalid type"),
         "{:?}",
         update.problems
     );
