@@ -15,7 +15,7 @@ use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use super::cluster::{Routes, data, recorded_route, recorded_routes, routes};
 
 /// How long the outside world may take.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A change as it is recorded.
 #[derive(Deserialize)]
@@ -117,7 +117,7 @@ impl Node {
         let mark = format!("marks.yaml:2: kind: v1 Mark{mark} is not a kind");
         loop {
             let heard = timeout(DEADLINE, self.updates.recv()).await;
-            let update = heard.expect("the datastore tells in time").unwrap();
+            let update = heard.unwrap().unwrap();
             for event in update.events {
                 self.calculator.handle(event);
             }
@@ -151,10 +151,10 @@ fn objects() -> Vec<Value> {
     for entry in fs::read_dir(data().join("yaml")).unwrap() {
         let text = fs::read_to_string(entry.unwrap().path()).unwrap();
         for document in text.split("---\n").filter(|document| !document.is_empty()) {
-            let mut document: Value = serde_saphyr::from_str(document).unwrap();
-            match document["items"].take() {
-                Value::Null => objects.push(document),
-                items => objects.extend(items.as_array().unwrap().clone()),
+            let document: Value = serde_saphyr::from_str(document).unwrap();
+            match document.get("items").and_then(Value::as_array) {
+                None => objects.push(document),
+                Some(items) => objects.extend(items.iter().cloned()),
             }
         }
     }

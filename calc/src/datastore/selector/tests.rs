@@ -114,7 +114,7 @@ fn what_is_no_selector_is_refused_at_its_place() {
         ("rack == b", 9, "a value in quotes"),
         ("rack == 'b", 9, "the quote that ends"),
         ("rack == 'b\"", 9, "the quote that ends"),
-        ("rack == 'it's'", 12, "&&, ||"),
+        ("rack == 'it's'", 13, "&&, ||"),
         ("rack === 'b'", 8, "a value in quotes"),
         ("rack in 'b'", 9, "{"),
         ("rack in {'a' 'b'}", 14, "}"),
