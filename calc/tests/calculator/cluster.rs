@@ -111,7 +111,7 @@ pub(crate) fn recorded_routes() -> BTreeMap<String, Routes> {
 pub(crate) fn routes(calculator: &Calculator) -> Routes {
     calculator
         .routes()
-        .map(|(cidr, route)| (cidr.to_string(), json(cidr, route)))
+        .map(|(cidr, route)| (cidr.to_string(), json(&cidr, &route)))
         .collect()
 }
 

@@ -165,14 +165,23 @@ fn workload() -> impl Strategy<Value = (WorkloadKey, Option<Workload>)> {
         vec(net, 0..3),
         option::of(mac()),
         any::<bool>(),
+        select(
+            &[
+                MigrationRole::None,
+                MigrationRole::Source,
+                MigrationRole::Target,
+            ][..],
+        ),
     )
-        .prop_map(|(interface, nets, mac, skip_ingress_redirect)| Workload {
-            interface: interface.parse().unwrap(),
-            nets,
-            mac,
-            skip_ingress_redirect,
-            migration: MigrationRole::None,
-        });
+        .prop_map(
+            |(interface, nets, mac, skip_ingress_redirect, migration)| Workload {
+                interface: interface.parse().unwrap(),
+                nets,
+                mac,
+                skip_ingress_redirect,
+                migration,
+            },
+        );
     (key, option::weighted(0.8, value))
 }
 

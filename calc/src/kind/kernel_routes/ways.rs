@@ -90,18 +90,16 @@ impl Ways {
 }
 
 impl Way {
-    /// The route to a prefix.
-    pub(super) fn to(&self, prefix: IpNet, class: Class, via: Option<IpAddr>) -> Wanted {
+    /// The route to a prefix, by a next hop.
+    pub(super) fn to(&self, class: Class, via: Option<IpAddr>) -> Wanted {
         Candidate {
             class,
             link: self.link,
-            route: (
-                RouteKey::new(Table::Main, prefix, 0),
-                Shape {
-                    shared: Arc::clone(&self.shared),
-                    via,
-                },
-            ),
+            route: Shape {
+                metric: 0,
+                shared: Arc::clone(&self.shared),
+                via,
+            },
         }
     }
 }
