@@ -9,6 +9,8 @@
 
 mod changes;
 mod cluster;
+mod families;
+mod generate;
 mod order;
 mod states;
 mod world;

@@ -2,8 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use ipc_proto::{Hop, KernelRoute, LinkState, Protocol, RouteKey, RouteKind, Table};
-use ipnet::IpNet;
+use ipc_proto::{Hop, KernelRoute, LinkState, Protocol, RouteKind};
 
 use super::{Shape, Wanted};
 use crate::{
