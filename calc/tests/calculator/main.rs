@@ -7,6 +7,7 @@
     reason = "a test that cannot go on panics"
 )]
 
+mod changes;
 mod cluster;
 mod families;
 mod generate;
