@@ -35,6 +35,16 @@ const TOKENS: [&str; 24] = [
     "\0",
 ];
 
+/// Of a kind that the cluster has none of.
+const MIGRATION: &str = "\
+apiVersion: projectcalico.org/v3
+kind: LiveMigration
+metadata: {name: mig-1, namespace: shop}
+spec:
+  source: {workload: {orchestratorID: k8s, workloadID: shop/cache-0}}
+  target: {selector: \"app == 'web' && !has(old) || name in {'a', 'b'}\"}
+";
+
 #[derive(Clone, Debug)]
 enum Change {
     Byte(Index, u8),
@@ -99,6 +109,10 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
             (name, fs::read(entry.path()).unwrap())
         })
         .collect();
+    files.push((
+        "livemigrations.yaml".to_owned(),
+        MIGRATION.as_bytes().to_vec(),
+    ));
     files.sort();
     files
 }

@@ -75,8 +75,10 @@ fn the_kernel_finds_the_entry_that_a_scan_finds() {
             let mut calc = helper.connect().await;
             calc.hello().await;
             let (v4, v6) = (entries(false), entries(true));
-for entries in [&v4, &v6] {
-                let set = |(prefix, route): (&IpNet, &BpfRoute)| Op::BpfRoute(*prefix, Some(route.clone()));
+            for entries in [&v4, &v6] {
+                let set = |(prefix, route): (&IpNet, &BpfRoute)| {
+                    Op::BpfRoute(*prefix, Some(route.clone()))
+                };
                 calc.must_apply(entries.iter().map(set)).await;
             }
             let (map_v4, map_v6) = (
