@@ -320,31 +320,10 @@ impl<K: Kind> Table<K> {
         change.is_some_and(|change| self.ready.of(change).contains(key))
     }
 
-    /// Returns what the entries have become since the last call, or nothing if that is too much to
-    /// tell one by one; then all of them are to be told anew.
-    pub(crate) fn tell(&mut self) -> Option<Changes<K>> {
-        self.told.tell(&self.tracker)
-    }
-
-    /// Returns the entries as they were last told, in order from the key that follows `after`; or
-    /// nothing if they are to be told anew.
-    pub(crate) fn told_after(
-        &self,
-        after: Option<&K::Key>,
-    ) -> Option<impl Iterator<Item = (&K::Key, &K::Value)>> {
-        self.told.after(&self.tracker, after)
-    }
-
     /// Takes in what `key` has become by a change of ours.
     fn learn(&mut self, key: K::Key, actual: Actual<K::Value>) {
         self.note(&key);
         self.change(key, |tracker, key| tracker.settle(key, actual));
-    }
-
-    /// Keeps what `key` is known to be, before that changes.
-    fn note(&mut self, key: &K::Key) {
-        let was = || self.tracker.actual(key).known().cloned();
-        self.told.note(key, was);
     }
 
     /// Makes a change of the tracker, and files the key by what it then takes.

@@ -1,11 +1,12 @@
 //! The shell between a real datastore directory, a helper on a real socket and a client.
 
-use std::{collections::BTreeMap, fs, future::Future, time::Duration};
+mod consumers;
 
-use futures_util::{Stream, StreamExt};
+use std::{fs, future::Future, time::Duration};
+
 use ipc_proto::{
-    BpfRoute, Link, LinkRole, LinkState,
-    bus::{Calc1Proxy, RouteRow},
+    BpfRoute,
+    bus::Calc1Proxy,
     codec,
     view::{Kind, RowsRequest},
 };
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 
 use super::*;
-use crate::dataplane::model::{Helper, signal};
+use crate::dataplane::model::Helper;
 
 /// Longer than anything here takes.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -190,150 +191,6 @@ async fn without_its_own_node_nothing_is_touched() {
         fs::write(&document, node("node-2")).unwrap();
         eventually("the report", reported).await;
         assert!(!calc.in_sync().await.unwrap());
-    })
-    .await;
-}
-
-/// Documents of so many pools.
-fn pools(count: u16) -> String {
-    let pool = |n: u16| {
-        let [high, low] = n.to_be_bytes();
-        format!(
-            "---\napiVersion: projectcalico.org/v3\nkind: IPPool\n\
-             metadata: {{name: pool-{n}}}\nspec: {{cidr: 10.{high}.{low}.0/24}}\n"
-        )
-    };
-    (0..count).map(pool).collect()
-}
-
-/// An interface with an address that others can send to.
-fn uplink() -> LinkState {
-    LinkState {
-        link: Link {
-            index: 2,
-            name: "eth0".parse().unwrap(),
-        },
-        role: LinkRole::Uplink,
-        up: true,
-        mac: None,
-        mtu: 1500,
-        addresses: vec!["192.0.2.7/24".parse().unwrap()],
-    }
-}
-
-async fn heard<T>(signals: &mut (impl Stream<Item = T> + Unpin)) -> T {
-    let signal = timeout(DEADLINE, signals.next()).await;
-    signal.unwrap().unwrap()
-}
-
-/// Reads all pages, and returns the number of the first as well.
-async fn snapshot(calc: &Calc1Proxy<'_>) -> (u64, Vec<String>, BTreeMap<String, RouteRow>) {
-    let first = calc.snapshot("").await.unwrap();
-    let (seq, host_ips) = (first.seq, first.host_ips);
-    let (mut rows, mut next) = (first.routes, first.next);
-    while !next.is_empty() {
-        let page = calc.snapshot(&next).await.unwrap();
-        rows.extend(page.routes);
-        next = page.next;
-    }
-    let routes = rows.into_iter().map(|row| (row.prefix.clone(), row));
-    (seq, host_ips, routes.collect())
-}
-
-fn in_kernel(helper: &Helper) -> BTreeMap<String, RouteRow> {
-    let state = helper.0.lock().unwrap();
-    let rows = state
-        .bpf
-        .iter()
-        .map(|(key, value)| RouteRow::new(*key, value));
-    rows.map(|row| (row.prefix.clone(), row)).collect()
-}
-
-#[tokio::test]
-async fn consumers_are_told_what_the_helper_has_acknowledged() {
-    let dir = TempDir::new().unwrap();
-    let (config, listener) = config(&dir, None);
-    let document = config.datastore_dir.join("pools.yaml");
-    let socket = Helper::listen(dir.path());
-    let helper = Helper::default();
-    helper.0.lock().unwrap().links.push(uplink());
-    beside(config, listener, async {
-        let calc = face(&dir).await;
-        let mut routes = calc.receive_routes_changed().await.unwrap();
-        let mut host_ips = calc.receive_host_ips_changed().await.unwrap();
-        let mut resets = calc.receive_reset().await.unwrap();
-        let error = calc.snapshot("").await.unwrap_err().to_string();
-        assert!(error.contains("io.cairn.Error.NotReady"), "{error}");
-
-        let connection = helper.accept(&socket).await;
-        let reset = heard(&mut resets).await;
-        assert_eq!(*reset.args().unwrap().seq(), 1);
-        let (seq, addresses, mut known) = snapshot(&calc).await;
-        assert_eq!((seq, addresses), (1, vec!["192.0.2.7".to_owned()]));
-        assert_eq!(known, in_kernel(&helper));
-
-        fs::write(&document, pools(3)).unwrap();
-        let change = heard(&mut routes).await;
-        let change = change.args().unwrap();
-        assert_eq!((*change.seq(), change.updates().len()), (2, 3));
-        assert!(change.deletes().is_empty());
-        known.extend(
-            change
-                .updates()
-                .iter()
-                .map(|row| (row.prefix.clone(), row.clone())),
-        );
-        assert_eq!(known, in_kernel(&helper));
-
-        // Somebody joins late.
-        let late = face(&dir).await;
-        let mut late_routes = late.receive_routes_changed().await.unwrap();
-        let mut late_resets = late.receive_reset().await.unwrap();
-        let (seq, _, all) = snapshot(&late).await;
-        assert_eq!((seq, all), (2, known));
-        fs::write(&document, pools(2)).unwrap();
-        for routes in [&mut routes, &mut late_routes] {
-            let change = heard(routes).await;
-            let change = change.args().unwrap();
-            assert_eq!((*change.seq(), change.updates().len()), (3, 0));
-            assert_eq!(*change.deletes(), ["10.0.2.0/24"]);
-        }
-
-        // An address is added to the interface, and told after its entry.
-        let mut state = uplink();
-        state.addresses.push("192.0.2.8/24".parse().unwrap());
-        let feed = ipc_proto::Feed {
-            seq: 1,
-            events: vec![ipc_proto::LinkEvent::Set(state)],
-        };
-        signal(&connection, &feed).await;
-        let change = heard(&mut routes).await;
-        assert_eq!(*change.args().unwrap().seq(), 4);
-        let change = heard(&mut host_ips).await;
-        let change = change.args().unwrap();
-        assert_eq!((*change.seq(), change.addresses().len()), (5, 2));
-
-        // More than is told one by one.
-        fs::write(&document, pools(1500)).unwrap();
-        for resets in [&mut resets, &mut late_resets] {
-            let reset = heard(resets).await;
-            assert_eq!(*reset.args().unwrap().seq(), 6);
-        }
-        let (seq, addresses, all) = snapshot(&late).await;
-        assert_eq!((seq, addresses.len(), all.len()), (6, 2, 1502));
-        assert_eq!(all, in_kernel(&helper));
-
-        // A crash of the helper is no news; the next change is.
-        drop(connection.close().await);
-        let _connection = helper.accept(&socket).await;
-        let in_sync = || async { calc.in_sync().await.unwrap() };
-        eventually("in sync again", in_sync).await;
-        fs::write(&document, pools(1501)).unwrap();
-        let change = heard(&mut routes).await;
-        assert_eq!(*change.args().unwrap().seq(), 7);
-
-        let error = calc.snapshot("10").await.unwrap_err().to_string();
-        assert!(error.contains("InvalidCursor"), "{error}");
     })
     .await;
 }

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, ops::Bound};
 
-use super::Kind;
+use super::{Kind, Table};
 use crate::delta::{Actual, DeltaTracker, beyond, merged};
 
 /// How many changes are told one by one.
@@ -77,5 +77,28 @@ impl<K: Kind> Told<K> {
             .range((beyond(after), Bound::Unbounded))
             .filter_map(|(key, was)| Some((key, was.as_ref()?)));
         Some(merged(unchanged, changed, |(key, _)| *key))
+    }
+}
+
+impl<K: Kind> Table<K> {
+    /// Returns what the entries have become since the last call, or nothing if that is too much to
+    /// tell one by one; then all of them are to be told anew.
+    pub(crate) fn tell(&mut self) -> Option<Changes<K>> {
+        self.told.tell(&self.tracker)
+    }
+
+    /// Returns the entries as they were last told, in order from the key that follows `after`; or
+    /// nothing if they are to be told anew.
+    pub(crate) fn told_after(
+        &self,
+        after: Option<&K::Key>,
+    ) -> Option<impl Iterator<Item = (&K::Key, &K::Value)>> {
+        self.told.after(&self.tracker, after)
+    }
+
+    /// Keeps what `key` is known to be, before that changes.
+    pub(super) fn note(&mut self, key: &K::Key) {
+        let was = || self.tracker.actual(key).known().cloned();
+        self.told.note(key, was);
     }
 }
