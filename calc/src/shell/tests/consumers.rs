@@ -77,80 +77,85 @@ async fn consumers_are_told_what_the_helper_has_acknowledged() {
     let socket = Helper::listen(dir.path());
     let helper = Helper::default();
     helper.0.lock().unwrap().links.push(uplink());
-    beside(config, listener, async {
-        let calc = face(&dir).await;
-        let mut routes = calc.receive_routes_changed().await.unwrap();
-        let mut host_ips = calc.receive_host_ips_changed().await.unwrap();
-        let mut resets = calc.receive_reset().await.unwrap();
-        let error = calc.snapshot("").await.unwrap_err().to_string();
-        assert!(error.contains("io.cairn.Error.NotReady"), "{error}");
+    // On the heap: all that these streams hold is large.
+    beside(
+        config,
+        listener,
+        Box::pin(async {
+            let calc = face(&dir).await;
+            let mut routes = calc.receive_routes_changed().await.unwrap();
+            let mut host_ips = calc.receive_host_ips_changed().await.unwrap();
+            let mut resets = calc.receive_reset().await.unwrap();
+            let error = calc.snapshot("").await.unwrap_err().to_string();
+            assert!(error.contains("io.cairn.Error.NotReady"), "{error}");
 
-        let connection = helper.accept(&socket).await;
-        let reset = heard(&mut resets).await;
-        assert_eq!(*reset.args().unwrap().seq(), 1);
-        let (seq, addresses, mut known) = snapshot(&calc).await;
-        assert_eq!((seq, addresses), (1, vec!["192.0.2.7".to_owned()]));
-        assert_eq!(known, in_kernel(&helper));
+            let connection = helper.accept(&socket).await;
+            let reset = heard(&mut resets).await;
+            assert_eq!(*reset.args().unwrap().seq(), 1);
+            let (seq, addresses, mut known) = snapshot(&calc).await;
+            assert_eq!((seq, addresses), (1, vec!["192.0.2.7".to_owned()]));
+            assert_eq!(known, in_kernel(&helper));
 
-        fs::write(&document, pools(3)).unwrap();
-        let change = heard(&mut routes).await;
-        let change = change.args().unwrap();
-        assert_eq!((*change.seq(), change.updates().len()), (2, 3));
-        assert!(change.deletes().is_empty());
-        known.extend(
-            change
-                .updates()
-                .iter()
-                .map(|row| (row.prefix.clone(), row.clone())),
-        );
-        assert_eq!(known, in_kernel(&helper));
-
-        // Somebody joins late.
-        let late = face(&dir).await;
-        let mut late_routes = late.receive_routes_changed().await.unwrap();
-        let mut late_resets = late.receive_reset().await.unwrap();
-        let (seq, _, all) = snapshot(&late).await;
-        assert_eq!((seq, all), (2, known));
-        fs::write(&document, pools(2)).unwrap();
-        for routes in [&mut routes, &mut late_routes] {
-            let change = heard(routes).await;
+            fs::write(&document, pools(3)).unwrap();
+            let change = heard(&mut routes).await;
             let change = change.args().unwrap();
-            assert_eq!((*change.seq(), change.updates().len()), (3, 0));
-            assert_eq!(*change.deletes(), ["10.0.2.0/24"]);
-        }
+            assert_eq!((*change.seq(), change.updates().len()), (2, 3));
+            assert!(change.deletes().is_empty());
+            known.extend(
+                change
+                    .updates()
+                    .iter()
+                    .map(|row| (row.prefix.clone(), row.clone())),
+            );
+            assert_eq!(known, in_kernel(&helper));
 
-        // An address is added to the interface, and told after its entry.
-        let mut state = uplink();
-        state.addresses.push("192.0.2.8/24".parse().unwrap());
-        feed(&connection, 1, state).await;
-        let change = heard(&mut routes).await;
-        assert_eq!(*change.args().unwrap().seq(), 4);
-        let change = heard(&mut host_ips).await;
-        let change = change.args().unwrap();
-        assert_eq!((*change.seq(), change.addresses().len()), (5, 2));
+            // Somebody joins late.
+            let late = face(&dir).await;
+            let mut late_routes = late.receive_routes_changed().await.unwrap();
+            let mut late_resets = late.receive_reset().await.unwrap();
+            let (seq, _, all) = snapshot(&late).await;
+            assert_eq!((seq, all), (2, known));
+            fs::write(&document, pools(2)).unwrap();
+            for routes in [&mut routes, &mut late_routes] {
+                let change = heard(routes).await;
+                let change = change.args().unwrap();
+                assert_eq!((*change.seq(), change.updates().len()), (3, 0));
+                assert_eq!(*change.deletes(), ["10.0.2.0/24"]);
+            }
 
-        // More than is told one by one.
-        fs::write(&document, pools(1500)).unwrap();
-        for resets in [&mut resets, &mut late_resets] {
-            let reset = heard(resets).await;
-            assert_eq!(*reset.args().unwrap().seq(), 6);
-        }
-        let (seq, addresses, all) = snapshot(&late).await;
-        assert_eq!((seq, addresses.len(), all.len()), (6, 2, 1502));
-        assert_eq!(all, in_kernel(&helper));
+            // An address is added to the interface, and told after its entry.
+            let mut state = uplink();
+            state.addresses.push("192.0.2.8/24".parse().unwrap());
+            feed(&connection, 1, state).await;
+            let change = heard(&mut routes).await;
+            assert_eq!(*change.args().unwrap().seq(), 4);
+            let change = heard(&mut host_ips).await;
+            let change = change.args().unwrap();
+            assert_eq!((*change.seq(), change.addresses().len()), (5, 2));
 
-        // A crash of the helper is no news; the next change is.
-        drop(connection.close().await);
-        let _connection = helper.accept(&socket).await;
-        let in_sync = || async { calc.in_sync().await.unwrap() };
-        eventually("in sync again", in_sync).await;
-        fs::write(&document, pools(1501)).unwrap();
-        let change = heard(&mut routes).await;
-        assert_eq!(*change.args().unwrap().seq(), 7);
+            // More than is told one by one.
+            fs::write(&document, pools(1500)).unwrap();
+            for resets in [&mut resets, &mut late_resets] {
+                let reset = heard(resets).await;
+                assert_eq!(*reset.args().unwrap().seq(), 6);
+            }
+            let (seq, addresses, all) = snapshot(&late).await;
+            assert_eq!((seq, addresses.len(), all.len()), (6, 2, 1502));
+            assert_eq!(all, in_kernel(&helper));
 
-        let error = calc.snapshot("10").await.unwrap_err().to_string();
-        assert!(error.contains("InvalidCursor"), "{error}");
-    })
+            // A crash of the helper is no news; the next change is.
+            drop(connection.close().await);
+            let _connection = helper.accept(&socket).await;
+            let in_sync = || async { calc.in_sync().await.unwrap() };
+            eventually("in sync again", in_sync).await;
+            fs::write(&document, pools(1501)).unwrap();
+            let change = heard(&mut routes).await;
+            assert_eq!(*change.args().unwrap().seq(), 7);
+
+            let error = calc.snapshot("10").await.unwrap_err().to_string();
+            assert!(error.contains("InvalidCursor"), "{error}");
+        }),
+    )
     .await;
 }
 
@@ -169,46 +174,51 @@ async fn a_subscriber_that_does_not_read_holds_up_nobody_and_is_reset() {
                 .unwrap()
         })
         .collect();
-    beside(config, listener, async {
-        // It takes in no more once so much is unread.
-        let slow = face(&dir).await;
-        let mut unread = slow.receive_routes_changed().await.unwrap();
-        let mut slow_resets = slow.receive_reset().await.unwrap();
-        let calc = face(&dir).await;
-        let mut resets = calc.receive_reset().await.unwrap();
-        let mut host_ips = calc.receive_host_ips_changed().await.unwrap();
-        let connection = helper.accept(&socket).await;
-        for resets in [&mut resets, &mut slow_resets] {
-            let reset = heard(resets).await;
-            assert_eq!(*reset.args().unwrap().seq(), 1);
-        }
-
-        for round in 1..=100_u64 {
-            let (state, addresses) = if round.is_multiple_of(2) {
-                (uplink(), 1)
-            } else {
-                (many.clone(), 400)
-            };
-            feed(&connection, round, state).await;
-            let change = heard(&mut host_ips).await;
-            let change = change.args().unwrap();
-            assert_eq!(*change.seq(), 1 + 2 * round);
-            assert_eq!(change.addresses().len(), addresses);
-        }
-
-        let reset = async {
-            loop {
-                tokio::select! {
-                    _ = unread.next() => {}
-                    reset = slow_resets.next() => return reset,
-                }
+    // On the heap: all that these streams hold is large.
+    beside(
+        config,
+        listener,
+        Box::pin(async {
+            // It takes in no more once so much is unread.
+            let slow = face(&dir).await;
+            let mut unread = slow.receive_routes_changed().await.unwrap();
+            let mut slow_resets = slow.receive_reset().await.unwrap();
+            let calc = face(&dir).await;
+            let mut resets = calc.receive_reset().await.unwrap();
+            let mut host_ips = calc.receive_host_ips_changed().await.unwrap();
+            let connection = helper.accept(&socket).await;
+            for resets in [&mut resets, &mut slow_resets] {
+                let reset = heard(resets).await;
+                assert_eq!(*reset.args().unwrap().seq(), 1);
             }
-        };
-        let reset = timeout(DEADLINE, reset).await.unwrap().unwrap();
-        let seq = *reset.args().unwrap().seq();
-        assert!((2..201).contains(&seq), "{seq}");
-        let (seq, _, all) = snapshot(&slow).await;
-        assert_eq!((seq, all), (201, in_kernel(&helper)));
-    })
+
+            for round in 1..=100_u64 {
+                let (state, addresses) = if round.is_multiple_of(2) {
+                    (uplink(), 1)
+                } else {
+                    (many.clone(), 400)
+                };
+                feed(&connection, round, state).await;
+                let change = heard(&mut host_ips).await;
+                let change = change.args().unwrap();
+                assert_eq!(*change.seq(), 1 + 2 * round);
+                assert_eq!(change.addresses().len(), addresses);
+            }
+
+            let reset = async {
+                loop {
+                    tokio::select! {
+                        _ = unread.next() => {}
+                        reset = slow_resets.next() => return reset,
+                    }
+                }
+            };
+            let reset = timeout(DEADLINE, reset).await.unwrap().unwrap();
+            let seq = *reset.args().unwrap().seq();
+            assert!((2..201).contains(&seq), "{seq}");
+            let (seq, _, all) = snapshot(&slow).await;
+            assert_eq!((seq, all), (201, in_kernel(&helper)));
+        }),
+    )
     .await;
 }
