@@ -35,7 +35,7 @@ fn the_files_of_a_cluster_give_the_routes_of_each_node() {
         calculator.resolve();
         let actual: BTreeMap<String, Value> = calculator
             .routes()
-            .map(|(cidr, route)| (cidr.to_string(), json(cidr, route)))
+            .map(|(cidr, route)| (cidr.to_string(), json(&cidr, &route)))
             .collect();
         let desired: BTreeMap<String, Value> = routes
             .iter()

@@ -8,6 +8,8 @@
 )]
 
 mod cluster;
+mod families;
+mod generate;
 mod order;
 mod states;
 mod world;
