@@ -111,6 +111,25 @@ fn a_crash_of_the_helper_and_a_repair_are_no_news() {
 }
 
 #[test]
+fn an_entry_that_cannot_be_read_or_changed_stays_as_it_was_told() {
+    let mut bench = Bench::new();
+    bench.want(2, Some(4));
+    bench.signals();
+    bench.ack();
+    bench.signals();
+    bench.unreadable.insert(prefix(2));
+    bench.connect();
+    assert_eq!(bench.signals(), []);
+    bench.fail();
+    assert_eq!(bench.signals(), []);
+    assert_eq!(bench.pages().routes, [row(2, 4)]);
+    bench.want(2, None);
+    assert_eq!(bench.signals(), []);
+    bench.ack();
+    assert_eq!(bench.signals(), [changed(3, &[], &[2])]);
+}
+
+#[test]
 fn host_addresses_are_told_with_their_routes_and_only_if_they_differ() {
     let mut bench = Bench::new();
     let address: IpAddr = "10.9.0.2".parse().unwrap();

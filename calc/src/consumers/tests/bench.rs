@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use ipc_proto::{Ack, Batch, Incarnation, Lease, Observed, Op, SnapshotId, Welcome};
+use ipc_proto::{Ack, Batch, Incarnation, Lease, Observed, Op, OpError, SnapshotId, Welcome};
 
 use super::*;
 use crate::reconciler::{Input, Output, Reconciler};
@@ -19,6 +19,8 @@ pub(super) struct Bench {
     pub(super) consumers: Consumers,
     pub(super) local: BTreeSet<IpAddr>,
     pub(super) kernel: BTreeMap<IpNet, BpfRoute>,
+    /// Of which it cannot be told what they are.
+    pub(super) unreadable: BTreeSet<IpNet>,
     pub(super) batch: Option<Batch>,
     pub(super) now: Instant,
 }
@@ -30,6 +32,7 @@ impl Bench {
             consumers: Consumers::default(),
             local: BTreeSet::new(),
             kernel: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
             batch: None,
             now: Instant::now(),
         }
@@ -73,8 +76,10 @@ impl Bench {
             pages: 1,
             feed: 0,
         };
-        let read =
-            |(key, value): (&IpNet, &BpfRoute)| Observed::BpfRoute(*key, Some(value.clone()));
+        let read = |(key, value): (&IpNet, &BpfRoute)| {
+            let value = Some(value.clone()).filter(|_| !self.unreadable.contains(key));
+            Observed::BpfRoute(*key, value)
+        };
         let observed = self.kernel.iter().map(read).collect();
         self.handle(Input::Welcome(welcome, observed));
     }
@@ -84,7 +89,8 @@ impl Bench {
         while let Some(output) = self.reconciler.poll(self.now) {
             match output {
                 Output::Apply(batch) => self.batch = Some(batch),
-                other => panic!("{other:?}"),
+                Output::Notice(_) => {}
+                Output::Hello => panic!("nobody asked for it"),
             }
         }
         let Some(told) = self.reconciler.tell() else {
@@ -116,6 +122,21 @@ impl Bench {
                 failed,
             }));
         }
+    }
+
+    /// The kernel refuses all that is in flight.
+    pub(super) fn fail(&mut self) {
+        let batch = self.batch.take().unwrap();
+        let error = OpError::Kernel {
+            call: "bpf".to_owned(),
+            errno: 12,
+        };
+        let failed = (0..).zip(&batch.steps);
+        let failed = failed.map(|(index, _)| (index, error.clone())).collect();
+        self.handle(Input::Ack(Ack {
+            id: batch.id,
+            failed,
+        }));
     }
 
     pub(super) fn page(&self, after: &str) -> Option<SnapshotPage> {
