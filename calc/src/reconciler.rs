@@ -18,9 +18,10 @@ use std::{
 };
 
 use ipc_proto::{
-    Ack, Batch, BatchId, Lane, Lease, LinkEvent, Observed, Op, Welcome,
+    Ack, Batch, BatchId, BpfRoute, Lane, Lease, LinkEvent, Observed, Op, Welcome,
     view::{self, Row},
 };
+use ipnet::IpNet;
 
 use self::{
     links::{Doubt, Links},
@@ -67,6 +68,15 @@ pub enum Output {
     Notice(Notice),
 }
 
+/// What consumers are to be told of the BPF route maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// These keys are no longer what was told of them; nothing is absent.
+    Changes(Vec<(IpNet, Option<BpfRoute>)>),
+    /// More has changed than is told one by one.
+    Anew,
+}
+
 /// How things stand with the datastore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Datastore {
@@ -77,6 +87,18 @@ enum Datastore {
     Incomplete,
     /// It has.
     Complete,
+}
+
+/// How things stand with the consumers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Telling {
+    /// They were never told anything.
+    #[default]
+    Never,
+    /// They were told, and no answer has come since.
+    Done,
+    /// An answer has come since.
+    Due,
 }
 
 /// How things stand with the helper.
@@ -126,6 +148,7 @@ pub struct Reconciler {
     resync: bool,
     notices: VecDeque<Notice>,
     next_id: u64,
+    telling: Telling,
 }
 
 impl Reconciler {
@@ -249,6 +272,35 @@ impl Reconciler {
         self.tables.rows(kind, skip, max)
     }
 
+    /// Returns what the helper has made of the BPF route maps, if it is time to tell: after an
+    /// answer, or when there is nothing to do; to be called when [`poll`](Self::poll) has no more.
+    pub fn tell(&mut self) -> Option<Told> {
+        let settled = matches!(self.peer, Peer::Idle(_)) && self.datastore != Datastore::Starting;
+        // What is read back is told with what was made of it, so that a repair is no news. The
+        // first time, all is to be right.
+        if !settled && self.telling != Telling::Due {
+            return None;
+        }
+        self.telling = Telling::Done;
+        Some(self.tables.tell().map_or(Told::Anew, Told::Changes))
+    }
+
+    /// Returns the BPF routes as of the last [`tell`](Self::tell), in order from the prefix that
+    /// follows `after`; or nothing if the next one tells all of them anew.
+    #[must_use]
+    pub fn told_after(
+        &self,
+        after: Option<&IpNet>,
+    ) -> Option<impl Iterator<Item = (&IpNet, &BpfRoute)>> {
+        self.tables.told_after(after)
+    }
+
+    /// Returns whether a change of a BPF route is to be made, or is not answered yet.
+    #[must_use]
+    pub fn awaits(&self, prefix: &IpNet) -> bool {
+        self.tables.awaits(prefix)
+    }
+
     /// Returns whether what nobody wants may be swept from the kernel.
     fn sweeps(&self) -> bool {
         self.datastore == Datastore::Complete
@@ -263,6 +315,9 @@ impl Reconciler {
         }
         self.welcomed = false;
         self.resync = false;
+        if self.telling == Telling::Due {
+            self.telling = Telling::Done;
+        }
     }
 
     fn welcome(&mut self, welcome: &Welcome, observed: Vec<Observed>) {
@@ -308,6 +363,9 @@ impl Reconciler {
             self.tables.doubt(doubt);
         }
         self.notify(notices);
+        if self.telling == Telling::Done {
+            self.telling = Telling::Due;
+        }
         self.idle(flight.grant);
     }
 
