@@ -53,14 +53,13 @@ fn main() -> ExitCode {
 }
 
 fn calculation() -> Vec<Metric> {
-    let scale = bench::floor::scale_of_this_machine();
     vec![
-        calc::feed_and_calculate(10_000, 21, scale),
-        calc::feed_and_calculate(100_000, 11, scale),
-        calc::feed_and_calculate(250_000, 7, scale),
+        calc::feed_and_calculate(10_000, 21),
+        calc::feed_and_calculate(100_000, 11),
+        calc::feed_and_calculate(250_000, 7),
         calc::resolver(10_000, 21),
         calc::resolver(100_000, 11),
-        calc::one_change(scale),
+        calc::one_change(),
         calc::memory(),
     ]
 }
