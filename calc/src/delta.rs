@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, iter::Peekable};
+use std::{collections::BTreeMap, iter::Peekable, ops::RangeInclusive};
 
 /// What a key is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,15 @@ impl<V> Actual<V> {
         match self {
             Self::Absent => Actual::Absent,
             Self::Is(value) => Actual::Is(value),
+            Self::Wrong => Actual::Wrong,
+        }
+    }
+
+    /// Makes something else of the value.
+    pub(crate) fn map<T>(self, map: impl FnOnce(V) -> T) -> Actual<T> {
+        match self {
+            Self::Absent => Actual::Absent,
+            Self::Is(value) => Actual::Is(map(value)),
             Self::Wrong => Actual::Wrong,
         }
     }
@@ -204,6 +213,28 @@ impl<K: Ord + Clone, V: Eq> DeltaTracker<K, V> {
         self.settled
             .get(key)
             .or_else(|| self.differing.get(key)?.desired.as_ref())
+    }
+
+    /// Returns what `key` is.
+    #[must_use]
+    pub(crate) fn actual(&self, key: &K) -> Actual<&V> {
+        match (self.settled.get(key), self.differing.get(key)) {
+            (Some(value), _) => Actual::Is(value),
+            (None, Some(sides)) => sides.actual.as_ref(),
+            (None, None) => Actual::Absent,
+        }
+    }
+
+    /// Returns what the keys of a range should be and what they are, in no particular order.
+    pub(crate) fn range(
+        &self,
+        keys: RangeInclusive<K>,
+    ) -> impl Iterator<Item = (Option<&V>, Actual<&V>)> {
+        let settled = self.settled.range(keys.clone());
+        let differing = self.differing.range(keys);
+        settled
+            .map(|(_, value)| (Some(value), Actual::Is(value)))
+            .chain(differing.map(|(_, sides)| (sides.desired.as_ref(), sides.actual.as_ref())))
     }
 
     /// Returns what it takes for `key` to be as desired, if it is not.

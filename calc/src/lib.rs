@@ -8,6 +8,7 @@ pub mod datastore;
 mod delta;
 pub mod event;
 mod face;
+mod flows;
 mod index;
 mod kind;
 mod obstacles;

@@ -220,7 +220,7 @@ impl Node {
         let clock = self.clock(now);
         while let Some(output) = self.reconciler.poll(clock) {
             let arrival = match output {
-                Output::Notice(_) => continue,
+                Output::Notice(_) | Output::AddressClean(_) => continue,
                 Output::Hello => {
                     self.order.hold();
                     Arrival::Hello

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ::calc::{Input, Output};
 use ipc_proto::{
-    Ack, Batch, BpfRoute, Incarnation, Lease, Observed, Op, OpError, SnapshotId, Welcome,
+    Ack, Batch, BpfRoute, FlowsDone, Incarnation, Lane, Lease, Observed, Op, OpError, SnapshotId,
+    Welcome,
 };
 use ipnet::IpNet;
 
@@ -134,8 +135,13 @@ impl Kernel {
     pub(super) fn serve(&mut self, request: Output, links: &Links) -> Option<Input> {
         match request {
             Output::Hello => Some(self.read(links)),
+            Output::Apply(batch) if batch.lane == Lane::Flows => Some(Input::Flushed(FlowsDone {
+                lease: batch.lease,
+                id: batch.id,
+                failed: Vec::new(),
+            })),
             Output::Apply(batch) => Some(Input::Ack(self.apply(batch, links))),
-            Output::Notice(_) => None,
+            Output::Notice(_) | Output::AddressClean(_) => None,
         }
     }
 
