@@ -20,19 +20,19 @@ use ipc_proto::{
     Batch, BatchId, FlowsDone, Lane, Lease, LinkRole, LinkState, Observed, Op, OpError, Step,
 };
 
-pub(crate) use self::owner::{Owner, Pods, of_bpf, of_kernel};
+pub(crate) use self::owner::{Owner, Pods, is_pods, of_bpf, of_kernel};
 use crate::{delta::Actual, table::backoff};
 
 /// How long a new owner waits for the flows of the former one to be forgotten.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How long the helper has for a flush.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the helper has for a flush: longer than for any answer.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One route of an address: to whom it should lead, and to whom it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lead {
-    /// Whether there should be one.
-    pub(crate) is_wanted: bool,
+    /// Whether it should be there for something else than a pod, as a node's own address is.
+    pub(crate) is_others: bool,
     /// Whether it is a kernel route, which tells who the owner is where routes disagree: two pods
     /// claim the address.
     pub(crate) decides: bool,
@@ -82,6 +82,9 @@ struct Flight {
     id: BatchId,
     addresses: Vec<IpAddr>,
     until: Instant,
+    /// The batch is answered: it has begun. Its end may be heard of before.
+    acked: bool,
+    done: Option<FlowsDone>,
 }
 
 /// What came of a flush.
@@ -212,7 +215,7 @@ impl Flows {
         let leads = routes.leads(address, &self.pods);
         let desired = desired(&leads);
         let is_known = past.iter().any(|owner| *owner != Owner::Unknown);
-        if !is_known && desired.is_empty() && leads.iter().any(|lead| lead.is_wanted) {
+        if !is_known && desired.is_empty() && leads.iter().any(|lead| lead.is_others) {
             // What could not be read is an entry of a node's address.
             self.past.remove(&address);
             self.duties.remove(&address);
@@ -233,18 +236,13 @@ impl Flows {
         duty.desired = desired;
     }
 
-    /// Returns whether any address waits.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.duties.is_empty()
-    }
-
     /// Returns what may be done with a change; `actual` is whom the route that there is leads to.
     pub(crate) fn gate(
         &self,
         op: &Op,
         actual: impl FnOnce(&Pods) -> Actual<Option<Owner>>,
     ) -> Gate {
-        if self.is_idle() {
+        if self.duties.is_empty() {
             return Gate::Open;
         }
         let Some((address, Some(_))) = owner::set(op, &self.pods) else {
@@ -294,6 +292,8 @@ impl Flows {
             id,
             addresses,
             until: now + FLUSH_TIMEOUT,
+            acked: false,
+            done: None,
         });
         Some(Batch {
             lease,
@@ -301,6 +301,13 @@ impl Flows {
             id,
             steps,
         })
+    }
+
+    /// Takes in that a batch is answered. Returns its end, if that was heard of before.
+    pub(crate) fn acked(&mut self, id: BatchId) -> Option<FlowsDone> {
+        let flight = self.flight.as_mut().filter(|flight| flight.id == id)?;
+        flight.acked = true;
+        flight.done.take()
     }
 
     /// Takes in that flushes have ended.
@@ -312,9 +319,14 @@ impl Flows {
         news: &mut Vec<News>,
     ) {
         let is_that = |flight: &mut Flight| (flight.lease, flight.id) == (done.lease, done.id);
-        let Some(flight) = self.flight.take_if(is_that) else {
+        let Some(mut flight) = self.flight.take_if(is_that) else {
             return;
         };
+        if !flight.acked {
+            flight.done = Some(done);
+            self.flight = Some(flight);
+            return;
+        }
         let mut failed: BTreeMap<u32, OpError> = done.failed.into_iter().collect();
         for (at, address) in (0..).zip(flight.addresses) {
             // It may have changed hands meanwhile.
@@ -372,6 +384,15 @@ impl Flows {
             [duty.not_before, deadline.map(|since| since + DEADLINE)]
         });
         duties.chain([flight]).flatten().min()
+    }
+
+    /// Returns the addresses whose new owner waits.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = IpAddr> {
+        let waits = |duty: &Duty| !duty.overdue && !duty.desired.is_empty();
+        let duties = self.duties.iter();
+        duties
+            .filter(move |(_, duty)| waits(duty))
+            .map(|(address, _)| *address)
     }
 
     /// Returns the addresses whose new owner got its route although flows of the former one may be

@@ -164,11 +164,7 @@ impl Reconciler {
             Input::Disconnected => self.restart(Peer::Gone),
             Input::Welcome(welcome, observed) => self.welcome(&welcome, observed),
             Input::Ack(ack) => self.ack(now, ack),
-            Input::Flushed(done) => {
-                let mut news = Vec::new();
-                self.flows.done(now, done, &self.tables, &mut news);
-                self.tell(news);
-            }
+            Input::Flushed(done) => self.flushed(now, done),
             Input::Resync => match self.peer {
                 Peer::Idle(_) => self.peer = Peer::Fresh,
                 Peer::Greeting | Peer::Busy(_) => self.resync = true,
@@ -267,6 +263,11 @@ impl Reconciler {
             .min()
     }
 
+    /// Returns the addresses whose new owner waits for flows to be forgotten.
+    pub fn waiting_for_flows(&self) -> impl Iterator<Item = IpAddr> {
+        self.flows.waiting()
+    }
+
     /// Returns the addresses whose new owner got its route although flows of the former one may be
     /// there, and why.
     pub fn with_old_flows(&self) -> impl Iterator<Item = (IpAddr, Option<&OpError>)> {
@@ -342,6 +343,10 @@ impl Reconciler {
     }
 
     fn ack(&mut self, now: Instant, ack: Ack) {
+        if let Some(done) = self.flows.acked(ack.id) {
+            self.flushed(now, done);
+            return;
+        }
         let flight = match std::mem::take(&mut self.peer) {
             Peer::Busy(flight) if flight.id == ack.id => flight,
             peer @ (Peer::Gone | Peer::Fresh | Peer::Greeting | Peer::Idle(_) | Peer::Busy(_)) => {
@@ -370,6 +375,12 @@ impl Reconciler {
         }
         self.notify(notices);
         self.idle(flight.grant);
+    }
+
+    fn flushed(&mut self, now: Instant, done: FlowsDone) {
+        let mut news = Vec::new();
+        self.flows.done(now, done, &self.tables, &mut news);
+        self.tell(news);
     }
 
     /// Tells what has come of flows.

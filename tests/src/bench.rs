@@ -3,6 +3,7 @@
 
 pub mod bpf;
 pub mod floor;
+pub mod flows;
 
 use std::{fmt::Write, fs, io, path::Path, time::Duration};
 

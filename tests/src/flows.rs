@@ -105,7 +105,9 @@ pub fn track(flows: impl IntoIterator<Item = Flow>) {
 /// If it does not tell.
 #[must_use]
 pub fn tracked() -> BTreeSet<Flow> {
-    dump(|flow, _| flow)
+    let mut found = BTreeSet::new();
+    dump(|flow, _| found.extend([flow]));
+    found
 }
 
 /// Forgets flows that have one of these addresses as fast as it can be done: one dump, and a deletion
@@ -115,11 +117,12 @@ pub fn tracked() -> BTreeSet<Flow> {
 ///
 /// If the kernel refuses.
 pub fn forget(addresses: &BTreeSet<IpAddr>) {
-    let found: BTreeSet<(Flow, Vec<u8>)> = dump(|flow, name| (flow, name.to_vec()));
-    let found: Vec<_> = found
-        .into_iter()
-        .filter(|(flow, _)| flow.has(addresses))
-        .collect();
+    let mut found = Vec::new();
+    dump(|flow, name| {
+        if flow.has(addresses) {
+            found.push((flow, name));
+        }
+    });
     let socket = open();
     for batch in found.chunks(BATCH) {
         let mut bytes = Vec::new();
@@ -135,8 +138,8 @@ pub fn forget(addresses: &BTreeSet<IpAddr>) {
     }
 }
 
-/// Makes something of each flow and of the attributes that name it.
-fn dump<T: Ord>(mut each: impl FnMut(Flow, &[u8]) -> T) -> BTreeSet<T> {
+/// Hands on each flow, with the attributes that name it.
+fn dump(mut each: impl FnMut(Flow, Vec<u8>)) {
     let socket = open();
     let mut bytes = Vec::new();
     let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -144,7 +147,6 @@ fn dump<T: Ord>(mut each: impl FnMut(Flow, &[u8]) -> T) -> BTreeSet<T> {
     // The family: all of them.
     bytes[16] = 0;
     assert_eq!(socket.send(&bytes, 0).unwrap(), bytes.len());
-    let mut found = BTreeSet::new();
     loop {
         let (datagram, _) = socket.recv_from_full().unwrap();
         let mut rest = datagram.as_slice();
@@ -154,9 +156,9 @@ fn dump<T: Ord>(mut each: impl FnMut(Flow, &[u8]) -> T) -> BTreeSet<T> {
             match u16::from_ne_bytes([rest[4], rest[5]]) {
                 NEW => {
                     let (flow, name) = read(&rest[20..length]);
-                    found.insert(each(flow, &name));
+                    each(flow, name);
                 }
-                3 => return found,
+                3 => return,
                 kind => panic!("message {kind}"),
             }
             rest = &rest[length.next_multiple_of(4)..];

@@ -23,11 +23,16 @@ pub(crate) enum Owner {
 /// The indexes of the pods' links. None is ever another's.
 pub(crate) type Pods = BTreeSet<u32>;
 
+/// Returns whether an entry of a BPF route map is a pod's, which may have no link at the moment.
+pub(crate) fn is_pods(route: &BpfRoute) -> bool {
+    route.flags.contains(flags::WORKLOAD)
+}
+
 /// Whom an entry of a BPF route map leads to.
 pub(crate) fn of_bpf(route: &BpfRoute) -> Option<Owner> {
     match &route.target {
         BpfTarget::Link(link) if route.flags.names_link() => Some(Owner::Here(link.index)),
-        BpfTarget::NextHop(_) if route.flags.contains(flags::WORKLOAD) => Some(Owner::Elsewhere),
+        BpfTarget::NextHop(_) if is_pods(route) => Some(Owner::Elsewhere),
         BpfTarget::Link(_) | BpfTarget::NextHop(_) | BpfTarget::None => None,
     }
 }

@@ -187,6 +187,10 @@ impl Bench {
             };
             assert_eq!(*lane, None, "one batch at a time on a lane");
             *lane = Some(batch.id);
+            if batch.lane == Lane::Flows {
+                let (id, failed) = (batch.id, Vec::new());
+                self.calc.handle(self.now, Input::Ack(Ack { id, failed }));
+            }
             return Some(batch.steps.into_iter().map(|step| step.op).collect());
         }
     }
@@ -339,14 +343,14 @@ fn a_pod_that_moves_between_nodes_is_another_owner() {
     let remote = Op::BpfRoute(address().into(), Some(remote));
     let mut bench = Bench::settled(1);
     bench.want(&[remote.clone(), tunnel(9), no_kernel(1024)]);
-    bench.expect(&[no_bpf(), no_kernel(1024)]);
+    bench.expect(&[no_kernel(1024), no_bpf()]);
     bench.ack(&[]);
     bench.expect(&[flush()]);
     bench.flushed();
     bench.expect(&[remote, tunnel(9)]);
     bench.ack(&[]);
     bench.want(&[bpf(1), kernel(1), no_kernel(0)]);
-    bench.expect(&[no_bpf(), no_kernel(0)]);
+    bench.expect(&[no_kernel(0), no_bpf()]);
     bench.ack(&[]);
     bench.expect(&[flush()]);
     bench.flushed();
@@ -563,5 +567,34 @@ fn a_pod_whose_routes_the_kernel_dropped_keeps_its_flows() {
         }
         bench.ack(&[]);
     }
+    bench.quiet();
+}
+
+/// Its link is gone, so that the entry cannot be read, and the process that knew it is dead.
+#[test]
+fn a_pod_without_a_link_is_no_node() {
+    let linkless = BpfRoute {
+        flags: Flags(WORKLOAD),
+        target: BpfTarget::None,
+    };
+    let linkless = Op::BpfRoute(address().into(), Some(linkless));
+    let mut bench = Bench::new(&[no_bpf()], std::slice::from_ref(&linkless));
+    bench.expect(&[linkless]);
+    bench.ack(&[]);
+    bench.expect(&[flush()]);
+    bench.want(&[bpf(2)]);
+    bench.quiet();
+    bench.flushed();
+    bench.expect(&[bpf(2)]);
+
+    // A node's own address is not flushed because its entry cannot be read.
+    let node = BpfRoute {
+        flags: Flags(0b11000),
+        target: BpfTarget::None,
+    };
+    let node = Op::BpfRoute(address().into(), Some(node));
+    let mut bench = Bench::new(&[no_bpf()], std::slice::from_ref(&node));
+    bench.expect(&[node]);
+    bench.ack(&[]);
     bench.quiet();
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     delta::{Actual, Change},
-    flows::{Flows, Gate, Lead, Leads, Owner, Pods, of_bpf, of_kernel},
+    flows::{Flows, Gate, Lead, Leads, Owner, Pods, is_pods, of_bpf, of_kernel},
     table::{
         Act, AnyTable, Attachments, BpfRoutes, Counts, Endpoints, Entry, Fdb, KernelRoutes, Kind,
         LinkSettings, Neighbours, Table, TunnelDevices, Verdict, row,
@@ -217,14 +217,12 @@ impl Tables {
         offer(&self.attachments, &SETS, steps);
 
         offer(&self.attachments, clears, steps);
-        if !flows.is_idle() {
-            let routes = self.kernel_routes.ready(Change::Update);
-            steps.extend(routes.filter(breaks).map(cleared));
-            for map in maps {
-                steps.extend(map.ready(Change::Update).filter(breaks).map(cleared));
-            }
-        }
+        let routes = self.kernel_routes.ready(Change::Update);
+        steps.extend(routes.filter(breaks).map(cleared));
         offer(&self.kernel_routes, clears, steps);
+        for map in maps {
+            steps.extend(map.ready(Change::Update).filter(breaks).map(cleared));
+        }
         for map in maps.into_iter().filter(|map| !is_crowded(map)) {
             offer(map, clears, steps);
         }
@@ -360,7 +358,7 @@ impl Leads for Tables {
         let prefix = IpNet::from(address);
         let bpf = self.map(&prefix).range(prefix..=prefix);
         let bpf = bpf.map(|(desired, actual)| Lead {
-            is_wanted: desired.is_some(),
+            is_others: desired.is_some_and(|route| !is_pods(route)),
             decides: false,
             desired: desired.and_then(of_bpf),
             actual: actual.map(of_bpf),
@@ -372,7 +370,7 @@ impl Leads for Tables {
         };
         let kernel = self.kernel_routes.range(key(0)..=key(u32::MAX));
         let kernel = kernel.map(|(desired, actual)| Lead {
-            is_wanted: desired.is_some(),
+            is_others: false,
             decides: true,
             desired: desired.and_then(|route| of_kernel(route, pods)),
             actual: actual.map(|route| of_kernel(route, pods)),

@@ -8,7 +8,7 @@
 use std::{path::Path, process::ExitCode};
 
 use tests::{
-    bench::{self, bpf},
+    bench::{self, bpf, flows},
     isolate,
 };
 
@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         let mut metrics = bpf::initial(10_000, 9, false).await;
         metrics.extend(bpf::initial(100_000, 5, false).await);
         metrics.extend(bpf::initial(250_000, 5, true).await);
+        metrics.extend(flows::flushes(5).await);
         metrics
     });
     print!("{}", bench::table(&metrics));

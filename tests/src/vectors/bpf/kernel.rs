@@ -132,16 +132,18 @@ impl Kernel {
     }
 
     /// Does what calc asks for.
-    pub(super) fn serve(&mut self, request: Output, links: &Links) -> Option<Input> {
+    pub(super) fn serve(&mut self, request: Output, links: &Links) -> Vec<Input> {
         match request {
-            Output::Hello => Some(self.read(links)),
-            Output::Apply(batch) if batch.lane == Lane::Flows => Some(Input::Flushed(FlowsDone {
-                lease: batch.lease,
-                id: batch.id,
-                failed: Vec::new(),
-            })),
-            Output::Apply(batch) => Some(Input::Ack(self.apply(batch, links))),
-            Output::Notice(_) | Output::AddressClean(_) => None,
+            Output::Hello => vec![self.read(links)],
+            Output::Apply(batch) if batch.lane == Lane::Flows => {
+                let (lease, id) = (batch.lease, batch.id);
+                let failed = Vec::new();
+                let ack = Input::Ack(Ack { id, failed });
+                let failed = Vec::new();
+                vec![ack, Input::Flushed(FlowsDone { lease, id, failed })]
+            }
+            Output::Apply(batch) => vec![Input::Ack(self.apply(batch, links))],
+            Output::Notice(_) | Output::AddressClean(_) => Vec::new(),
         }
     }
 

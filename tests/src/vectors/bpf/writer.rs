@@ -52,7 +52,7 @@ impl Writer {
                 self.doubts = writes.any(|write| write.outcome != Outcome::Made);
                 return done;
             };
-            if let Some(input) = self.kernel.serve(output, links) {
+            for input in self.kernel.serve(output, links) {
                 self.reconciler.handle(now, input);
             }
         }
