@@ -69,7 +69,7 @@ impl Talks {
                     // Nobody may be there any more.
                     drop(socket.send_to(b"?", (to, PORT)));
                     if socket.recv_from(&mut [0; 64]).is_ok() {
-                        drop(heard_udp.send(("UDP", to)));
+                        heard_udp.send(("UDP", to)).ok();
                     }
                 }
             }));
@@ -80,7 +80,7 @@ impl Talks {
                 while !stopped.load(Ordering::Relaxed) {
                     drop(stream.write_all(b"?"));
                     if stream.read(&mut [0; 64]).is_ok_and(|len| len > 0) {
-                        drop(heard_tcp.send(("TCP", to)));
+                        heard_tcp.send(("TCP", to)).ok();
                     }
                 }
             }));
@@ -100,6 +100,18 @@ impl Talks {
         for thread in self.threads {
             thread.join().unwrap();
         }
+    }
+}
+
+/// Takes the service's rules away, as kube-proxy does; connections go on being tracked.
+fn end_of_service() {
+    for family in ["ip", "ip6"] {
+        shell(&format!(
+            "nft 'add table {family} keep; \
+             add chain {family} keep c {{ type filter hook forward priority 0; }}; \
+             add rule {family} keep c ct state established accept; \
+             flush chain {family} service dnat_in'"
+        ));
     }
 }
 
@@ -189,10 +201,16 @@ async fn settle(reconciler: &mut Reconciler, calc: &mut Calc) {
 fn the_new_owner_gets_no_packet_of_the_old_ones_flows() {
     test(
         "moved::the_new_owner_gets_no_packet_of_the_old_ones_flows",
-        |mut node: Node| async move {
-            translate(&node.pods);
-            let heir = heir(&node.pods);
-            let [one, two] = &node.pods;
+        |node: Node| async move {
+            // All of it: a closure captures only what it names.
+            let Node {
+                helper: _helper,
+                mut calc,
+                pods,
+            } = node;
+            translate(&pods);
+            let heir = heir(&pods);
+            let [one, two] = &pods;
             let mut reconciler = Reconciler::default();
             for pod in [one, two, &heir] {
                 let own = pod.addresses.into_iter();
@@ -201,20 +219,19 @@ fn the_new_owner_gets_no_packet_of_the_old_ones_flows() {
             }
             reconciler.handle(Instant::now(), Input::InSync { complete: false });
             reconciler.handle(Instant::now(), Input::Connected);
-            settle(&mut reconciler, &mut node.calc).await;
+            settle(&mut reconciler, &mut calc).await;
 
-            let talks = Talks::start(&node.pods);
+            let talks = Talks::start(&pods);
             let frames = heir.listen();
-            // The service has no backend any more.
-            for family in ["ip", "ip6"] {
-                shell(&format!("nft flush chain {family} service dnat_in"));
-            }
+            // The old owner is dead, and the service has no backend any more.
+            two.netns.run("ip link set eth0 down");
+            end_of_service();
             for address in two.addresses {
                 for op in routes(address, &heir.link) {
                     reconciler.want(op).unwrap();
                 }
             }
-            settle(&mut reconciler, &mut node.calc).await;
+            settle(&mut reconciler, &mut calc).await;
             assert_eq!(strays(&frames, one), 0);
             talks.stop();
         },
@@ -232,9 +249,8 @@ fn without_a_flush_the_new_owner_would_get_them() {
             let [one, two] = &node.pods;
             let talks = Talks::start(&node.pods);
             let frames = heir.listen();
-            for family in ["ip", "ip6"] {
-                shell(&format!("nft flush chain {family} service dnat_in"));
-            }
+            two.netns.run("ip link set eth0 down");
+            end_of_service();
             for address in two.addresses {
                 shell(&format!(
                     "ip route replace {address} dev {}",

@@ -78,6 +78,24 @@ pub(super) enum Outcome {
     Failed,
 }
 
+/// Makes an update of each entry that was deleted and then set anew. The reference updates an address
+/// that changes hands at once; here its flows are forgotten in between.
+fn join_moves(writes: &mut Vec<Write>) {
+    let is_set = |write: &Write| write.change != Change::Delete && write.outcome == Outcome::Made;
+    while let Some((deleted, set)) = writes.iter().enumerate().find_map(|(at, write)| {
+        let mut later = (at + 1..).zip(writes.get(at + 1..)?);
+        let again = |other: &&Write| other.key == write.key && is_set(other);
+        let was_made = write.change == Change::Delete && write.outcome == Outcome::Made;
+        let (set, _) = later.find(|(_, other)| was_made && again(other))?;
+        Some((at, set))
+    }) {
+        let mut moved = writes.remove(set);
+        writes.remove(deleted);
+        moved.change = Change::Update;
+        writes.insert(0, moved);
+    }
+}
+
 impl Kernel {
     pub(super) fn new(max_entries: usize) -> Self {
         Self {
@@ -123,6 +141,7 @@ impl Kernel {
     /// Returns what was done since the last time.
     pub(super) fn take_done(&mut self) -> Done {
         let mut done = std::mem::take(&mut self.done);
+        join_moves(&mut done.writes);
         let inserts = done
             .writes
             .iter()
