@@ -112,9 +112,19 @@ pub(crate) struct Flows {
     pods: Pods,
     /// Whether this process has written anything.
     started: bool,
+    /// Nobody's flows are of any interest.
+    off: bool,
 }
 
 impl Flows {
+    /// Owes nothing to anybody from here on.
+    pub(crate) fn turn_off(&mut self) {
+        *self = Self {
+            off: true,
+            ..Self::default()
+        };
+    }
+
     /// Takes in that it is known to be wanted otherwise than before.
     pub(crate) fn want(&mut self, op: &Op) {
         self.dirty.extend(owner::address(op));
@@ -135,6 +145,9 @@ impl Flows {
                 self.link(state);
             }
         }
+        if self.off {
+            return;
+        }
         for item in all {
             if let Some((address, Some(owner))) = owner::observed(item, &self.pods) {
                 self.past.entry(address).or_default().insert(owner);
@@ -145,7 +158,7 @@ impl Flows {
 
     /// Takes in that a change is sent.
     pub(crate) fn sent(&mut self, op: &Op) {
-        if let Some((address, Some(owner))) = owner::set(op, &self.pods) {
+        if let Some((address, Some(owner))) = owner::set(op, &self.pods).filter(|_| !self.off) {
             self.past.entry(address).or_default().insert(owner);
             self.setting.insert(address);
         }
@@ -172,7 +185,7 @@ impl Flows {
     /// Takes in that this process begins to write: where it is to set the first route of a pod, one
     /// that ended after it cleared the route of another may have left flows.
     pub(crate) fn start(&mut self, sets: impl Iterator<Item = Op>) {
-        if mem::replace(&mut self.started, true) {
+        if mem::replace(&mut self.started, true) || self.off {
             return;
         }
         for op in sets {

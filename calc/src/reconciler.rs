@@ -140,6 +140,15 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
+    /// Makes one that forgets no flows, for where nothing tracks them: the recorded behaviour of the
+    /// reference's BPF route manager, say.
+    #[must_use]
+    pub fn without_flows() -> Self {
+        let mut reconciler = Self::default();
+        reconciler.flows.turn_off();
+        reconciler
+    }
+
     /// Says what one key should be.
     ///
     /// # Errors

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ::calc::{Input, Output};
 use ipc_proto::{
-    Ack, Batch, BpfRoute, FlowsDone, Incarnation, Lane, Lease, Observed, Op, OpError, SnapshotId,
-    Welcome,
+    Ack, Batch, BpfRoute, Incarnation, Lease, Observed, Op, OpError, SnapshotId, Welcome,
 };
 use ipnet::IpNet;
 
@@ -78,24 +77,6 @@ pub(super) enum Outcome {
     Failed,
 }
 
-/// Makes an update of each entry that was deleted and then set anew. The reference updates an address
-/// that changes hands at once; here its flows are forgotten in between.
-fn join_moves(writes: &mut Vec<Write>) {
-    let is_set = |write: &Write| write.change != Change::Delete && write.outcome == Outcome::Made;
-    while let Some((deleted, set)) = writes.iter().enumerate().find_map(|(at, write)| {
-        let mut later = (at + 1..).zip(writes.get(at + 1..)?);
-        let again = |other: &&Write| other.key == write.key && is_set(other);
-        let was_made = write.change == Change::Delete && write.outcome == Outcome::Made;
-        let (set, _) = later.find(|(_, other)| was_made && again(other))?;
-        Some((at, set))
-    }) {
-        let mut moved = writes.remove(set);
-        writes.remove(deleted);
-        moved.change = Change::Update;
-        writes.insert(0, moved);
-    }
-}
-
 impl Kernel {
     pub(super) fn new(max_entries: usize) -> Self {
         Self {
@@ -141,7 +122,6 @@ impl Kernel {
     /// Returns what was done since the last time.
     pub(super) fn take_done(&mut self) -> Done {
         let mut done = std::mem::take(&mut self.done);
-        join_moves(&mut done.writes);
         let inserts = done
             .writes
             .iter()
@@ -151,18 +131,11 @@ impl Kernel {
     }
 
     /// Does what calc asks for.
-    pub(super) fn serve(&mut self, request: Output, links: &Links) -> Vec<Input> {
+    pub(super) fn serve(&mut self, request: Output, links: &Links) -> Option<Input> {
         match request {
-            Output::Hello => vec![self.read(links)],
-            Output::Apply(batch) if batch.lane == Lane::Flows => {
-                let (lease, id) = (batch.lease, batch.id);
-                let failed = Vec::new();
-                let ack = Input::Ack(Ack { id, failed });
-                let failed = Vec::new();
-                vec![ack, Input::Flushed(FlowsDone { lease, id, failed })]
-            }
-            Output::Apply(batch) => vec![Input::Ack(self.apply(batch, links))],
-            Output::Notice(_) | Output::AddressClean(_) => Vec::new(),
+            Output::Hello => Some(self.read(links)),
+            Output::Apply(batch) => Some(Input::Ack(self.apply(batch, links))),
+            Output::Notice(_) | Output::AddressClean(_) => None,
         }
     }
 

@@ -24,7 +24,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(now: Instant, kernel: Kernel) -> Self {
-        let mut reconciler = Reconciler::default();
+        let mut reconciler = Reconciler::without_flows();
         reconciler.handle(now, Input::InSync { complete: true });
         reconciler.handle(now, Input::Connected);
         Self {
@@ -52,7 +52,7 @@ impl Writer {
                 self.doubts = writes.any(|write| write.outcome != Outcome::Made);
                 return done;
             };
-            for input in self.kernel.serve(output, links) {
+            if let Some(input) = self.kernel.serve(output, links) {
                 self.reconciler.handle(now, input);
             }
         }
