@@ -26,7 +26,7 @@ use crate::{delta::Actual, table::backoff};
 /// How long a new owner waits for the flows of the former one to be forgotten.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// How long the helper has for a flush: longer than for any answer.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
+const FLUSH_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// One route of an address: to whom it should lead, and to whom it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -64,6 +64,10 @@ impl Flow {
 }
 
 /// Returns `count` flows between addresses of 10.9.0.0/16 that differ.
+///
+/// # Panics
+///
+/// If there are not as many.
 pub fn many(count: u32) -> impl Iterator<Item = Flow> {
     (0..count).map(|number| {
         let client = Ipv4Addr::from((10 << 24) + (9 << 16) + number % 60_000);

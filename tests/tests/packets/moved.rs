@@ -69,7 +69,9 @@ impl Talks {
                     // Nobody may be there any more.
                     drop(socket.send_to(b"?", (to, PORT)));
                     if socket.recv_from(&mut [0; 64]).is_ok() {
-                        heard_udp.send(("UDP", to)).ok();
+                        if heard_udp.send(("UDP", to)).is_err() {
+                            // It was heard often enough.
+                        }
                     }
                 }
             }));
@@ -80,7 +82,9 @@ impl Talks {
                 while !stopped.load(Ordering::Relaxed) {
                     drop(stream.write_all(b"?"));
                     if stream.read(&mut [0; 64]).is_ok_and(|len| len > 0) {
-                        heard_tcp.send(("TCP", to)).ok();
+                        if heard_tcp.send(("TCP", to)).is_err() {
+                            // As above.
+                        }
                     }
                 }
             }));
@@ -90,7 +94,7 @@ impl Talks {
             .flat_map(|to| [("UDP", to), ("TCP", to)])
             .collect();
         while !silent.is_empty() {
-            silent.remove(&both.recv_timeout(tests::wait::PATIENCE).expect("an answer"));
+            silent.remove(&both.recv_timeout(tests::wait::PATIENCE).unwrap());
         }
         Self { stop, threads }
     }
