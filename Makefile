@@ -1,6 +1,6 @@
 # The index of commands. Each says what it does, can be repeated, and leaves the host as it was.
 
-.PHONY: help setup build run test bench lint
+.PHONY: help setup build run test fuzz bench lint
 .DEFAULT_GOAL := help
 
 help:  ## lists the commands
@@ -17,6 +17,9 @@ run: build  ## runs Cairn in a demo world of two nodes and four pods (root)
 
 test: build  ## runs every test (root: they make network namespaces)
 	cargo test --workspace
+
+fuzz:  ## feeds the core random documents and events for some minutes (CAIRN_FUZZ_RUNS: how many)
+	CAIRN_FUZZ_RUNS=$${CAIRN_FUZZ_RUNS:-50000} cargo test --release -p calc --test fuzz
 
 bench: setup  ## measures against the raw kernel and the reference, into target/bench.json (root)
 	cargo build --release -p privhelper -p tests

@@ -49,6 +49,8 @@ impl Calculator {
     /// Takes over a route of the graph, by its prefix without host bits; only after
     /// [`told_routes`](Self::told_routes), else this does nothing.
     pub fn tell(&mut self, cidr: IpNet, route: Option<Route>) {
+        let names = &mut self.index.names;
+        let route = route.map(|route| route.map_node(|name| names.intern(&name)));
         self.resolver.tell(cidr, route);
     }
 
@@ -95,12 +97,16 @@ impl Calculator {
         for kind in &mut self.kinds {
             kind.resolve_batch(&world, &mut ops);
         }
+        self.index.forget_names(|node| self.resolver.leads_to(node));
         ops
     }
 
     /// The graph's routes as of the last [`resolve`](Self::resolve), in order.
-    pub fn routes(&self) -> impl Iterator<Item = (&IpNet, &Route)> {
-        self.resolver.routes()
+    pub fn routes(&self) -> impl Iterator<Item = (IpNet, Route)> {
+        let names = &self.index.names;
+        self.resolver
+            .routes()
+            .map(|(cidr, route)| (*cidr, route.map_node(|id| names.name(id))))
     }
 
     /// Returns whether the datastore has this node. Without it, nothing that would be computed means
@@ -157,7 +163,7 @@ mod tests {
             calculator.handle(Event::Pool(pool, Some(Pool::default())));
             calculator.tell(told, Some(Route::default()));
             calculator.resolve();
-            let routes: Vec<_> = calculator.routes().map(|(cidr, _)| *cidr).collect();
+            let routes: Vec<_> = calculator.routes().map(|(cidr, _)| cidr).collect();
             assert_eq!(routes, [route]);
             calculator.tell(told, None);
             calculator.resolve();

@@ -7,6 +7,7 @@ mod convert;
 mod document;
 mod file;
 mod resource;
+mod selector;
 mod settings;
 mod store;
 mod tree;

@@ -3,7 +3,7 @@
 //! A datastore turns documents into these; validation by Calico's rules has already happened, so
 //! an invalid resource arrives as its removal. Nothing here parses or does I/O.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use ipc_proto::{IfName, LinkEvent, LinkState, Mac};
 use ipnet::IpNet;
@@ -137,7 +137,9 @@ pub struct Workload {
 }
 
 /// The part of a workload endpoint in a live migration: for a while two nodes have one address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+///
+/// Of several migrations that it is in, the greatest part counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MigrationRole {
     /// It is in none.
     #[default]
@@ -205,6 +207,13 @@ pub struct Config {
     pub workload_metric_v4: u32,
     /// `ipv6NormalRoutePriority`.
     pub workload_metric_v6: u32,
+    /// `ipv4ElevatedRoutePriority`: the metric of IPv4 routes to a workload that has just moved
+    /// here, which wins over the one of routes that still lead to where it was.
+    pub elevated_metric_v4: u32,
+    /// `ipv6ElevatedRoutePriority`.
+    pub elevated_metric_v6: u32,
+    /// `liveMigrationRouteConvergenceTime`: how long that metric stays once the migration is over.
+    pub migration_convergence: Duration,
 }
 
 impl Default for Config {
@@ -226,6 +235,9 @@ impl Default for Config {
             route_source_v6: None,
             workload_metric_v4: 1024,
             workload_metric_v6: 1024,
+            elevated_metric_v4: 512,
+            elevated_metric_v6: 512,
+            migration_convergence: Duration::from_secs(30),
         }
     }
 }

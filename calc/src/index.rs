@@ -4,11 +4,10 @@
 
 mod blocks;
 mod links;
+mod names;
 mod nodes;
 mod pools;
 mod workloads;
-
-use std::collections::BTreeSet;
 
 use ipc_proto::{LinkRole, LinkState};
 use ipnet::IpNet;
@@ -16,12 +15,13 @@ use ipnet::IpNet;
 pub(crate) use self::{
     blocks::{Blocks, address, others},
     links::Links,
+    names::{Names, NodeId},
     nodes::{Nodes, Vtep},
     pools::Pools,
     workloads::Workloads,
 };
 use crate::{
-    event::{Config, Event, Node, RouteSource, Services, Workload},
+    event::{Config, Event, MigrationRole, Node, RouteSource, Services, Workload},
     prefix::{Family, single},
     route::{NodeName, Tunnels},
 };
@@ -31,7 +31,8 @@ use crate::{
 pub(crate) struct Index {
     /// This node.
     pub(crate) name: NodeName,
-    names: Names,
+    pub(crate) own: NodeId,
+    pub(crate) names: Names,
     pub(crate) nodes: Nodes,
     pub(crate) pools: Pools,
     pub(crate) blocks: Blocks,
@@ -42,10 +43,12 @@ pub(crate) struct Index {
 }
 
 /// Who uses a prefix: a workload, or else the ends of tunnels.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct User {
-    pub(crate) node: NodeName,
+    pub(crate) node: NodeId,
     pub(crate) workload: bool,
+    /// Whether it waits for another node to give the prefix up.
+    pub(crate) waits: bool,
     /// Which tunnels, where it is not a workload.
     pub(crate) tunnels: Tunnels,
 }
@@ -53,8 +56,10 @@ pub(crate) struct User {
 impl Index {
     pub(crate) fn new(node: String) -> Self {
         let mut names = Names::default();
+        let own = names.intern(&node);
         Self {
-            name: names.get(&node),
+            name: names.name(own),
+            own,
             names,
             nodes: Nodes::default(),
             pools: Pools::default(),
@@ -71,7 +76,7 @@ impl Index {
         match event {
             Event::Node(name, node) => self.nodes.get(name) == node.as_ref(),
             Event::Pool(cidr, pool) => self.pools.get(cidr) == pool.as_ref(),
-            Event::Block(cidr, block) => self.blocks.holds(cidr, block.as_ref()),
+            Event::Block(cidr, block) => self.blocks.holds(cidr, block.as_ref(), &self.names),
             Event::Workload(key, workload) => self.workloads.get(key) == workload.as_ref(),
             Event::Config(config) => self.config == *config,
             Event::Services(services) => self.services == *services,
@@ -84,15 +89,15 @@ impl Index {
     pub(crate) fn apply(&mut self, event: Event) {
         match event {
             Event::Node(name, node) => {
-                let gone = node.is_none();
-                self.nodes.set(&self.names.get(&name), node);
-                if gone {
-                    self.names.forget_unused();
-                }
+                let id = self.names.intern(&name);
+                self.nodes.set(id, &self.names.name(id), node);
             }
             Event::Pool(cidr, pool) => self.pools.set(cidr, pool),
             Event::Block(cidr, block) => self.blocks.set(cidr, block, &mut self.names),
-            Event::Workload(key, workload) => self.workloads.set(key, workload),
+            Event::Workload(key, workload) => {
+                self.names.intern(&key.node);
+                self.workloads.set(key, workload);
+            }
             Event::Config(config) => self.config = config,
             Event::Services(services) => self.services = services,
             Event::Link(event) => self.links.set(event),
@@ -127,82 +132,84 @@ impl Index {
         state.role == LinkRole::Workload && meant && self.workloads.on(name).next().is_some()
     }
 
-    /// Returns the endpoint of this node that a prefix leads to: one whose link is up before others,
-    /// then the one with the greatest key (V15).
+    /// Forgets the names of nodes that neither a resource nor a route has, if there may be many.
+    pub(crate) fn forget_names(&mut self, leads_to: impl Fn(NodeId) -> bool) {
+        if !self.names.are_many() {
+            return;
+        }
+        let nodes = self.nodes.iter().map(|(name, _)| &**name);
+        let workloads = self.workloads.iter().map(|(key, _)| key.node.as_str());
+        let mut used: Vec<NodeId> = nodes
+            .chain(workloads)
+            .filter_map(|name| self.names.find(name))
+            .collect();
+        used.push(self.own);
+        used.extend(self.blocks.named());
+        used.extend(self.names.all().filter(|id| leads_to(*id)));
+        self.names.keep(used);
+    }
+
+    /// Returns the endpoint of this node that a prefix leads to: one that need not wait for another
+    /// node before others, one whose link is up, then the one with the greatest key (V15).
     pub(crate) fn endpoint(&self, cidr: &IpNet) -> Option<&Workload> {
         // Of equals, max_by_key takes the last.
         self.workloads
             .local_with_net(cidr)
-            .max_by_key(|(_, workload)| self.links.up(&workload.interface).is_some())
+            .max_by_key(|(_, workload)| {
+                let live = workload.migration != MigrationRole::Target;
+                (live, self.links.up(&workload.interface).is_some())
+            })
             .map(|(_, workload)| workload)
     }
 
     /// Returns the node that IPAM says owns exactly this prefix.
-    pub(crate) fn block_owner(&self, cidr: &IpNet) -> Option<&NodeName> {
+    pub(crate) fn block_owner(&self, cidr: &IpNet) -> Option<NodeId> {
         match self.config.route_source {
             RouteSource::CalicoIpam => self.blocks.owner(cidr),
             RouteSource::WorkloadIps => None,
         }
     }
 
-    /// Returns the first node, by name, that uses exactly this prefix, and how.
+    /// Returns who uses exactly this prefix: the first node by name, but in a live migration the one
+    /// that the workload moves away from.
     pub(crate) fn user(&self, cidr: &IpNet) -> Option<User> {
-        let workload = match self.config.route_source {
-            RouteSource::CalicoIpam => {
-                let local = self
-                    .workloads
-                    .with_net(cidr)
-                    .any(|(key, _)| *key.node == *self.name);
-                local.then_some(&*self.name)
-            }
-            RouteSource::WorkloadIps => self
-                .workloads
-                .with_net(cidr)
-                .next()
-                .map(|(key, _)| key.node.as_str()),
-        };
-        let tunnel = single(cidr).and_then(|address| self.nodes.tunnel_owner(address));
+        let workload = self.workload_user(cidr);
+        let tunnel = single(cidr)
+            .and_then(|address| self.nodes.tunnel_owner(address))
+            .and_then(|(name, tunnels)| Some((self.names.find(&name)?, name, tunnels)));
         match (workload, tunnel) {
-            (Some(node), tunnel) if tunnel.as_ref().is_none_or(|(name, _)| node <= &**name) => {
+            (Some((node, role)), tunnel)
+                if tunnel.as_ref().is_none_or(|(_, name, _)| *node <= **name) =>
+            {
                 Some(User {
-                    node: self.names.shared(node),
+                    node: self.names.find(node)?,
                     workload: true,
+                    waits: role == MigrationRole::Target,
                     tunnels: Tunnels::default(),
                 })
             }
-            (_, Some((node, tunnels))) => Some(User {
+            (_, Some((node, _, tunnels))) => Some(User {
                 node,
                 workload: false,
+                waits: false,
                 tunnels,
             }),
             (_, None) => None,
         }
     }
-}
 
-/// The names of nodes, each kept once.
-#[derive(Debug, Default)]
-pub(crate) struct Names(BTreeSet<NodeName>);
-
-impl Names {
-    /// Returns the name, to be shared from then on.
-    fn get(&mut self, name: &str) -> NodeName {
-        if let Some(known) = self.0.get(name) {
-            return NodeName::clone(known);
-        }
-        let new = NodeName::from(name);
-        self.0.insert(NodeName::clone(&new));
-        new
-    }
-
-    /// Returns the name, shared if it is known.
-    fn shared(&self, name: &str) -> NodeName {
-        self.0
-            .get(name)
-            .map_or_else(|| name.into(), NodeName::clone)
-    }
-
-    fn forget_unused(&mut self) {
-        self.0.retain(|name| NodeName::strong_count(name) > 1);
+    fn workload_user(&self, cidr: &IpNet) -> Option<(&str, MigrationRole)> {
+        let all = self.workloads.with_net(cidr);
+        let counted = all.filter(|(key, _)| match self.config.route_source {
+            RouteSource::CalicoIpam => *key.node == *self.name,
+            RouteSource::WorkloadIps => true,
+        });
+        // Of equals, min_by_key takes the first.
+        let user = counted.min_by_key(|(_, workload)| match workload.migration {
+            MigrationRole::Source => 0,
+            MigrationRole::None => 1,
+            MigrationRole::Target => 2,
+        });
+        user.map(|(key, workload)| (key.node.as_str(), workload.migration))
     }
 }

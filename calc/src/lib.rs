@@ -3,6 +3,7 @@
 mod calculator;
 mod config;
 mod conflict;
+mod consumers;
 mod dataplane;
 pub mod datastore;
 mod delta;
@@ -24,7 +25,7 @@ pub use self::{
     calculator::Calculator,
     config::{Config, ConfigError},
     dataplane::{FeedOrder, Gap},
-    reconciler::{Counts, Input, Notice, Output, Reconciler, Unplaced},
+    reconciler::{Counts, Input, Notice, Output, Reconciler, Told, Unplaced},
     shell::ShellError,
     start::{StartError, start},
 };

@@ -4,7 +4,8 @@
 //! before narrower, so that what contains a prefix comes before it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Range},
+    iter::Peekable,
     net::{IpAddr, Ipv4Addr},
     ops::RangeInclusive,
 };
@@ -41,6 +42,14 @@ impl Family {
         match self {
             Self::V4 => Tunnel::VxlanV4,
             Self::V6 => Tunnel::VxlanV6,
+        }
+    }
+
+    /// Returns its own of what there is of IPv4 and of IPv6.
+    pub(crate) fn of_both<T>(self, [v4, v6]: &[T; 2]) -> &T {
+        match self {
+            Self::V4 => v4,
+            Self::V6 => v6,
         }
     }
 
@@ -118,6 +127,22 @@ impl<V> PrefixMap<V> {
         former
     }
 
+    /// Takes in many entries with keys of their own, in order. Where they are a good part of all, the
+    /// map is made anew, which is faster and leaves no gaps in it.
+    pub(crate) fn absorb(&mut self, entries: Vec<(IpNet, V)>) {
+        if entries.len() < self.map.len() / 8 {
+            for (net, value) in entries {
+                self.insert(net, value);
+            }
+            return;
+        }
+        self.map.append(&mut entries.into_iter().collect());
+        self.lengths.clear();
+        for net in self.map.keys() {
+            *self.lengths.entry(length(net)).or_default() += 1;
+        }
+    }
+
     pub(crate) fn remove(&mut self, net: &IpNet) -> Option<V> {
         let former = self.map.remove(net)?;
         let key = length(net);
@@ -128,6 +153,14 @@ impl<V> PrefixMap<V> {
             }
         }
         Some(former)
+    }
+
+    /// Looks up some keys, which are asked for in order.
+    pub(crate) fn seeker(&self) -> Seeker<'_, V> {
+        Seeker {
+            map: &self.map,
+            ahead: None,
+        }
     }
 
     /// All entries, in order.
@@ -165,6 +198,35 @@ impl<V> PrefixMap<V> {
                 let wider = IpNet::new(net.addr(), len).ok()?.trunc();
                 self.map.get_key_value(&wider)
             })
+    }
+}
+
+/// Looks up keys in order: from one to the next it steps, and searches only where that is far.
+#[derive(Debug)]
+pub(crate) struct Seeker<'a, V> {
+    map: &'a BTreeMap<IpNet, V>,
+    ahead: Option<Peekable<Range<'a, IpNet, V>>>,
+}
+
+impl<'a, V> Seeker<'a, V> {
+    /// How many steps cost about as much as a search.
+    const NEAR: usize = 8;
+
+    /// Returns the value of a key that is not before the last one.
+    pub(crate) fn get(&mut self, net: &IpNet) -> Option<&'a V> {
+        if let Some(ahead) = &mut self.ahead {
+            for _ in 0..Self::NEAR {
+                if ahead.next_if(|(key, _)| *key < net).is_none() {
+                    return ahead
+                        .next_if(|(key, _)| *key == net)
+                        .map(|(_, value)| value);
+                }
+            }
+        }
+        let ahead = self.ahead.insert(self.map.range(net..).peekable());
+        ahead
+            .next_if(|(key, _)| *key == net)
+            .map(|(_, value)| value)
     }
 }
 
@@ -208,6 +270,20 @@ impl<'a> Extend<&'a IpNet> for Marks {
     }
 }
 
+/// Returns what is in either list, once and in order; both are in order.
+pub(crate) fn merge<'a>(a: &'a [IpNet], b: &'a [IpNet]) -> impl Iterator<Item = IpNet> + use<'a> {
+    let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
+    std::iter::from_fn(move || {
+        let first = match (a.peek(), b.peek()) {
+            (Some(a), Some(b)) => *a.min(b),
+            (first, second) => first.or(second)?,
+        };
+        a.next_if(|net| *net == first);
+        b.next_if(|net| *net == first);
+        Some(*first)
+    })
+}
+
 fn length(net: &IpNet) -> (Family, u8) {
     (Family::of_net(net), net.prefix_len())
 }
@@ -235,6 +311,7 @@ mod tests {
         fn what_contains_a_prefix_and_what_lies_in_it_are_as_a_scan_finds_them(
             present in proptest::collection::vec(net(), 0..40),
             absent in proptest::collection::vec(net(), 0..20),
+            many in proptest::collection::btree_map(net(), any::<usize>(), 0..20),
             asked in net(),
         ) {
             let mut map = PrefixMap::default();
@@ -244,6 +321,14 @@ mod tests {
             }
             for n in &absent {
                 prop_assert_eq!(map.remove(n), model.remove(n));
+            }
+            map.absorb(many.clone().into_iter().collect());
+            model.extend(many);
+            prop_assert!(map.iter().eq(&model));
+            let (mut seeker, mut sought) = (map.seeker(), Marks::default());
+            sought.extend(present.iter().chain(&absent));
+            for n in sought.take() {
+                prop_assert_eq!(seeker.get(&n), model.get(&n));
             }
             let inside: Vec<_> = model.keys().filter(|n| asked.contains(*n)).collect();
             prop_assert_eq!(map.subtree(asked).map(|(n, _)| n).collect::<Vec<_>>(), inside);

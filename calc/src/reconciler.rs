@@ -19,9 +19,11 @@ use std::{
 };
 
 use ipc_proto::{
-    Ack, Batch, BatchId, FlowsDone, Lane, Lease, LinkEvent, Observed, Op, OpError, Welcome,
+    Ack, Batch, BatchId, BpfRoute, FlowsDone, Lane, Lease, LinkEvent, Observed, Op, OpError,
+    Welcome,
     view::{self, Row},
 };
+use ipnet::IpNet;
 
 pub(crate) use self::notice::OldFlows;
 use self::{
@@ -76,6 +78,15 @@ pub enum Output {
     AddressClean(IpAddr),
 }
 
+/// What consumers are to be told of the BPF route maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// These keys are no longer what was told of them; nothing is absent.
+    Changes(Vec<(IpNet, Option<BpfRoute>)>),
+    /// More has changed than is told one by one.
+    Anew,
+}
+
 /// How things stand with the datastore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Datastore {
@@ -86,6 +97,18 @@ enum Datastore {
     Incomplete,
     /// It has.
     Complete,
+}
+
+/// How things stand with the consumers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Telling {
+    /// They were never told anything.
+    #[default]
+    Never,
+    /// They were told, and no answer has come since.
+    Done,
+    /// An answer has come since.
+    Due,
 }
 
 /// How things stand with the helper.
@@ -137,6 +160,7 @@ pub struct Reconciler {
     notices: VecDeque<Notice>,
     clean: VecDeque<IpAddr>,
     next_id: u64,
+    telling: Telling,
 }
 
 impl Reconciler {
@@ -200,7 +224,7 @@ impl Reconciler {
             let mut news = Vec::new();
             self.flows.start(self.tables.sets_of_routes());
             self.flows.review(now, &self.tables, &mut news);
-            self.tell(news);
+            self.report(news);
         }
         if let Some(notice) = self.notices.pop_front() {
             return Some(Output::Notice(notice));
@@ -317,6 +341,35 @@ impl Reconciler {
         self.tables.rows(kind, skip, max)
     }
 
+    /// Returns what the helper has made of the BPF route maps, if it is time to tell: after an
+    /// answer, or when there is nothing to do; to be called when [`poll`](Self::poll) has no more.
+    pub fn tell(&mut self) -> Option<Told> {
+        let settled = matches!(self.peer, Peer::Idle(_)) && self.datastore != Datastore::Starting;
+        // What is read back is told with what was made of it, so that a repair is no news. The
+        // first time, all is to be right.
+        if !settled && self.telling != Telling::Due {
+            return None;
+        }
+        self.telling = Telling::Done;
+        Some(self.tables.tell().map_or(Told::Anew, Told::Changes))
+    }
+
+    /// Returns the BPF routes as of the last [`tell`](Self::tell), in order from the prefix that
+    /// follows `after`; or nothing if the next one tells all of them anew.
+    #[must_use]
+    pub fn told_after(
+        &self,
+        after: Option<&IpNet>,
+    ) -> Option<impl Iterator<Item = (&IpNet, &BpfRoute)>> {
+        self.tables.told_after(after)
+    }
+
+    /// Returns whether a change of a BPF route is to be made, or is not answered yet.
+    #[must_use]
+    pub fn awaits(&self, prefix: &IpNet) -> bool {
+        self.tables.awaits(prefix)
+    }
+
     /// Returns whether what nobody wants may be swept from the kernel.
     fn sweeps(&self) -> bool {
         self.datastore == Datastore::Complete
@@ -332,6 +385,9 @@ impl Reconciler {
         self.flows.restart();
         self.welcomed = false;
         self.resync = false;
+        if self.telling == Telling::Due {
+            self.telling = Telling::Done;
+        }
     }
 
     fn welcome(&mut self, welcome: &Welcome, observed: Vec<Observed>) {
@@ -383,17 +439,20 @@ impl Reconciler {
             self.tables.doubt(doubt);
         }
         self.notify(notices);
+        if self.telling == Telling::Done {
+            self.telling = Telling::Due;
+        }
         self.idle(flight.grant);
     }
 
     fn flushed(&mut self, now: Instant, done: FlowsDone) {
         let mut news = Vec::new();
         self.flows.done(now, done, &self.tables, &mut news);
-        self.tell(news);
+        self.report(news);
     }
 
     /// Tells what has come of flows.
-    fn tell(&mut self, news: Vec<News>) {
+    fn report(&mut self, news: Vec<News>) {
         let mut notices = Vec::new();
         for news in news {
             match news {

@@ -4,49 +4,50 @@
 //! their history: when a resource comes, goes or changes, everything in its prefix is computed
 //! again. Rules L1 to L20 are those of Calico's route resolver.
 
+mod by_node;
 mod walk;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    mem,
-};
+use std::mem;
 
 use ipnet::IpNet;
 
-use self::walk::{Path, Record};
+use self::{
+    by_node::ByNode,
+    walk::{Path, Record},
+};
 use crate::{
     event::{Block, Config, Event, Node, Workload, WorkloadKey},
-    index::{Index, address, others},
-    prefix::{Family, Marks, PrefixMap},
-    route::{NodeName, Route},
+    index::{Index, NodeId, address, others},
+    prefix::{Family, Marks, PrefixMap, Seeker},
+    route::Route,
 };
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Resolver {
     records: PrefixMap<Record>,
-    /// The routes to each node.
-    by_node: BTreeMap<NodeName, BTreeSet<IpNet>>,
+    by_node: ByNode,
     /// The prefixes that a changed resource names.
     touched: Marks,
     /// The prefixes to compute again, with all in them.
     dirty: Marks,
-    /// Whether the routes are told, and follow from nothing here.
-    told: bool,
+    /// The routes that are computed elsewhere, as told since the last time; then nothing follows from
+    /// resources.
+    told: Option<Vec<(IpNet, Option<Route<NodeId>>)>>,
 }
 
 impl Resolver {
     /// Starts one whose routes are told by [`tell`](Self::tell), whatever the resources.
     pub(crate) fn told() -> Self {
         Self {
-            told: true,
+            told: Some(Vec::new()),
             ..Self::default()
         }
     }
 
     /// Notes what the event touches; `before` does not include it.
     pub(crate) fn on_event(&mut self, event: &Event, before: &Index) {
-        if self.told {
+        if self.told.is_some() {
             return;
         }
         match event {
@@ -77,9 +78,10 @@ impl Resolver {
             if *name == *before.name {
                 // Whether another node is in our subnet may have changed for any of them.
                 self.dirty.insert(family.whole());
-            } else if let Some(routes) = self.by_node.get(name) {
-                let family = routes.iter().filter(|cidr| Family::of_net(cidr) == family);
-                self.dirty.extend(family);
+            } else if let Some(id) = before.names.find(name) {
+                let routes = self.by_node.get(id);
+                self.dirty
+                    .extend(routes.filter(|cidr| Family::of_net(cidr) == family));
             }
         }
     }
@@ -113,26 +115,24 @@ impl Resolver {
 
     /// Brings the routes up to date, and returns the prefixes of those that changed, in order.
     pub(crate) fn resolve(&mut self, index: &Index) -> Vec<IpNet> {
-        if self.told {
-            return self.touched.take();
+        if let Some(told) = &mut self.told {
+            let told = mem::take(told);
+            return self.take_over(told);
         }
-        for cidr in self.touched.take() {
-            if self.refresh(cidr, index) {
-                self.dirty.insert(cidr);
-            }
-        }
+        self.refresh(index);
         let mut changed = Vec::new();
         let mut vacant = Vec::new();
-        let mut path = Path::default();
+        let mut moves = self.by_node.moves();
+        let mut path = Path::new(index);
         let mut done: Option<IpNet> = None;
         for root in self.dirty.take() {
             if done.is_some_and(|done| done.contains(&root)) {
                 continue;
             }
             done = Some(root);
-            path.enter(root, &self.records, index);
+            path.enter(root, &self.records);
             for (cidr, record) in self.records.subtree_mut(root) {
-                let desired = path.visit(*cidr, record, index);
+                let desired = path.visit(*cidr, record);
                 if record.is_vacant() {
                     vacant.push(*cidr);
                 }
@@ -140,97 +140,127 @@ impl Resolver {
                     continue;
                 }
                 let former = mem::replace(&mut record.route, desired);
-                self.by_node
-                    .relocate(*cidr, former.as_ref(), record.route.as_ref());
+                moves.note(*cidr, former.as_ref(), record.route.as_ref());
                 changed.push(*cidr);
             }
         }
+        moves.finish();
         for cidr in vacant {
             self.records.remove(&cidr);
         }
         changed
     }
 
-    /// Reads again what the resources say of exactly this prefix; returns whether that has changed.
-    fn refresh(&mut self, cidr: IpNet, index: &Index) -> bool {
-        let desired = Record::read(&cidr, index);
-        match self.records.get_mut(&cidr) {
-            Some(record) => record.update(desired),
-            None if desired.is_vacant() => false,
-            None => {
-                self.records.insert(cidr, desired);
-                true
+    /// Reads again what the resources say of each touched prefix, and marks it where that has
+    /// changed.
+    fn refresh(&mut self, index: &Index) {
+        let mut fresh = Vec::new();
+        for cidr in self.touched.take() {
+            let desired = Record::read(&cidr, index);
+            match self.records.get_mut(&cidr) {
+                Some(record) => {
+                    if record.update(desired) {
+                        self.dirty.insert(cidr);
+                    }
+                }
+                None if desired.is_vacant() => {}
+                None => {
+                    fresh.push((cidr, desired));
+                    self.dirty.insert(cidr);
+                }
             }
+        }
+        self.records.absorb(fresh);
+    }
+
+    /// Takes over a route that is computed elsewhere.
+    pub(crate) fn tell(&mut self, cidr: IpNet, route: Option<Route<NodeId>>) {
+        if let Some(told) = &mut self.told {
+            told.push((cidr, route));
         }
     }
 
+    /// Takes over what was told, and returns the prefixes of the routes that changed, in order.
+    fn take_over(&mut self, mut told: Vec<(IpNet, Option<Route<NodeId>>)>) -> Vec<IpNet> {
+        // Of several on one prefix the last holds: the sort is stable.
+        told.sort_by_key(|(cidr, _)| *cidr);
+        let mut changed = Vec::with_capacity(told.len());
+        let mut fresh = Vec::new();
+        let mut moves = self.by_node.moves();
+        for of_one in told.chunk_by(|(a, _), (b, _)| a == b) {
+            let Some((cidr, route)) = of_one.last().copied() else {
+                continue;
+            };
+            match (self.records.get_mut(&cidr), route) {
+                (None, None) => continue,
+                (Some(record), _) if record.route == route => continue,
+                (Some(record), Some(_)) => {
+                    moves.note(cidr, record.route.as_ref(), route.as_ref());
+                    record.route = route;
+                }
+                (Some(record), None) => {
+                    moves.note(cidr, record.route.as_ref(), None);
+                    self.records.remove(&cidr);
+                }
+                (None, Some(_)) => {
+                    moves.note(cidr, None, route.as_ref());
+                    fresh.push((cidr, Record::told(route)));
+                }
+            }
+            changed.push(cidr);
+        }
+        moves.finish();
+        self.records.absorb(fresh);
+        changed
+    }
+
+    /// Looks up the routes of exactly some prefixes, which are asked for in order.
+    pub(crate) fn seeker(&self) -> RouteSeeker<'_> {
+        RouteSeeker(self.records.seeker())
+    }
+
     /// Returns the route of exactly this prefix.
-    pub(crate) fn route(&self, cidr: &IpNet) -> Option<&Route> {
+    pub(crate) fn route(&self, cidr: &IpNet) -> Option<&Route<NodeId>> {
         self.records.get(cidr)?.route.as_ref()
     }
 
     /// The routes of wider prefixes that contain this one, narrowest first.
-    pub(crate) fn covering(&self, cidr: IpNet) -> impl Iterator<Item = (&IpNet, &Route)> {
+    pub(crate) fn covering(&self, cidr: IpNet) -> impl Iterator<Item = (&IpNet, &Route<NodeId>)> {
         self.records
             .covering(cidr)
             .filter_map(|(cidr, record)| Some((cidr, record.route.as_ref()?)))
     }
 
-    /// Takes over a route that is computed elsewhere.
-    pub(crate) fn tell(&mut self, cidr: IpNet, route: Option<Route>) {
-        if !self.told {
-            return;
-        }
-        let former = self.records.remove(&cidr).and_then(|record| record.route);
-        self.by_node.relocate(cidr, former.as_ref(), route.as_ref());
-        if route.is_some() {
-            self.records.insert(cidr, Record::told(route));
-        }
-        self.touched.insert(cidr);
-    }
-
     /// The routes of a prefix and of those in it, in order.
-    pub(crate) fn routes_in(&self, cidr: IpNet) -> impl Iterator<Item = (&IpNet, &Route)> {
+    pub(crate) fn routes_in(&self, cidr: IpNet) -> impl Iterator<Item = (&IpNet, &Route<NodeId>)> {
         self.records
             .subtree(cidr)
             .filter_map(|(cidr, record)| Some((cidr, record.route.as_ref()?)))
     }
 
     /// All routes, in order.
-    pub(crate) fn routes(&self) -> impl Iterator<Item = (&IpNet, &Route)> {
+    pub(crate) fn routes(&self) -> impl Iterator<Item = (&IpNet, &Route<NodeId>)> {
         self.records
             .iter()
             .filter_map(|(cidr, record)| Some((cidr, record.route.as_ref()?)))
     }
 
     /// The prefixes of the routes to a node.
-    pub(crate) fn routes_to(&self, node: &str) -> impl Iterator<Item = &IpNet> {
-        self.by_node.get(node).into_iter().flatten()
+    pub(crate) fn routes_to(&self, node: NodeId) -> impl Iterator<Item = &IpNet> {
+        self.by_node.get(node)
+    }
+
+    /// Returns whether there are routes to a node.
+    pub(crate) fn leads_to(&self, node: NodeId) -> bool {
+        self.by_node.leads_to(node)
     }
 }
+/// See [`Resolver::seeker`].
+#[derive(Debug)]
+pub(crate) struct RouteSeeker<'a>(Seeker<'a, Record>);
 
-/// Keeps the routes to each node.
-trait Relocate {
-    fn relocate(&mut self, cidr: IpNet, from: Option<&Route>, to: Option<&Route>);
-}
-
-impl Relocate for BTreeMap<NodeName, BTreeSet<IpNet>> {
-    fn relocate(&mut self, cidr: IpNet, from: Option<&Route>, to: Option<&Route>) {
-        let node = |route: Option<&Route>| route.and_then(|route| route.node.clone());
-        let (from, to) = (node(from), node(to));
-        if from == to {
-            return;
-        }
-        if let Some(from) = from
-            && let Some(routes) = self.get_mut(&from)
-        {
-            routes.remove(&cidr);
-            if routes.is_empty() {
-                self.remove(&from);
-            }
-        }
-        if let Some(to) = to {
-            self.entry(to).or_default().insert(cidr);
-        }
+impl<'a> RouteSeeker<'a> {
+    pub(crate) fn get(&mut self, cidr: &IpNet) -> Option<&'a Route<NodeId>> {
+        self.0.get(cidr)?.route.as_ref()
     }
 }

@@ -105,16 +105,16 @@ pub struct Tunnels {
     pub vxlan: bool,
 }
 
-/// A route of the graph.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A route of the graph. `N` is what tells nodes apart: where there are many routes, a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub struct Route {
+pub struct Route<N = NodeName> {
     /// What is there.
     pub types: Types,
     /// What it is in.
     pub pool: PoolKind,
     /// Where it is.
-    pub node: Option<NodeName>,
+    pub node: Option<N>,
     /// The main address of `node` in the prefix's family, if that is known.
     pub node_ip: Option<IpAddr>,
     /// Whether `node` is reached without a tunnel although the pool has one.
@@ -127,4 +127,48 @@ pub struct Route {
     pub borrowed: bool,
     /// The tunnels that end there.
     pub tunnels: Tunnels,
+}
+
+impl<N> Default for Route<N> {
+    fn default() -> Self {
+        Self {
+            types: Types::NONE,
+            pool: PoolKind::None,
+            node: None,
+            node_ip: None,
+            same_subnet: false,
+            nat_outgoing: false,
+            local_workload: false,
+            borrowed: false,
+            tunnels: Tunnels::default(),
+        }
+    }
+}
+
+impl<N> Route<N> {
+    /// Returns the same with its node told apart otherwise.
+    pub(crate) fn map_node<M>(self, map: impl FnOnce(N) -> M) -> Route<M> {
+        let Self {
+            types,
+            pool,
+            node,
+            node_ip,
+            same_subnet,
+            nat_outgoing,
+            local_workload,
+            borrowed,
+            tunnels,
+        } = self;
+        Route {
+            types,
+            pool,
+            node: node.map(map),
+            node_ip,
+            same_subnet,
+            nat_outgoing,
+            local_workload,
+            borrowed,
+            tunnels,
+        }
+    }
 }

@@ -8,10 +8,14 @@ mod cluster;
 mod directory;
 #[path = "datastore/kept.rs"]
 mod kept;
+#[path = "datastore/migrations.rs"]
+mod migrations;
 #[path = "datastore/nodes.rs"]
 mod nodes;
 #[path = "datastore/pools.rs"]
 mod pools;
+#[path = "datastore/selections.rs"]
+mod selections;
 #[path = "datastore/settings.rs"]
 mod settings;
 #[path = "datastore/workloads.rs"]
@@ -39,7 +43,7 @@ fn objects(update: &Update) -> Vec<&Event> {
 }
 
 fn document(kind: &str, name: &str, spec: &str) -> String {
-    let namespace = if kind == "WorkloadEndpoint" {
+    let namespace = if matches!(kind, "LiveMigration" | "WorkloadEndpoint") {
         ", namespace: shop"
     } else {
         ""

@@ -13,3 +13,5 @@ pub mod shell;
 mod spawn;
 mod users;
 mod watch;
+
+pub use self::spawn::TUNABLES;

@@ -18,6 +18,9 @@ use crate::{machine, users::Account};
 
 /// What of our own environment the children see.
 const KEPT: [&str; 3] = ["PATH", "CAIRN_LOG", "RUST_BACKTRACE"];
+/// Has memory that a child has freed go back to the system, however large its buffers once were:
+/// glibc by itself keeps up to 64 MiB. The units say the same.
+pub const TUNABLES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=262144");
 /// The first inherited socket (`sd_listen_fds(3)`).
 const FIRST_FD: i32 = 3;
 
@@ -79,7 +82,9 @@ impl Recipe {
     /// and without it the sockets are for whoever has them.
     fn environment(&self) -> Vec<(&'static str, OsString)> {
         let names: Vec<_> = self.listeners.iter().map(|(name, _)| *name).collect();
+        let (tunables, values) = TUNABLES;
         let mut environment = vec![
+            (tunables, values.into()),
             ("CAIRN_SUPERVISED", std::process::id().to_string().into()),
             ("NOTIFY_SOCKET", self.notify.clone().into()),
             (

@@ -2,6 +2,7 @@
 //! the reference implementation's figure, which is scaled to this machine by that floor.
 
 pub mod bpf;
+pub mod calc;
 pub mod floor;
 pub mod flows;
 

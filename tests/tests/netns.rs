@@ -8,6 +8,8 @@ mod flows;
 mod hostile;
 #[path = "netns/l2.rs"]
 mod l2;
+#[path = "netns/lookups.rs"]
+mod lookups;
 #[path = "netns/routes.rs"]
 mod routes;
 

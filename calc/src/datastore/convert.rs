@@ -4,6 +4,7 @@
 //! whole resource, such as one address of a node, leaves the rest. Never looks at other objects.
 
 mod block;
+mod migration;
 mod node;
 mod pool;
 mod workload;
@@ -14,27 +15,33 @@ use ipnet::IpNet;
 
 use crate::event;
 
+pub(super) use self::migration::Migration;
 use super::{
     document::{Kind, ObjectKey},
     resource::{BgpSpec, Resource},
-    settings::{Settings, settings},
+    selector::{self, Labels},
+    settings::{Selected, Settings, settings},
     tree::{Fault, Tree},
 };
 
 /// What an object means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    Node(event::Node),
+    Node(event::Node, Labels),
     Pool(IpNet, event::Pool),
     Block(IpNet, event::Block),
     Workload {
         key: event::WorkloadKey,
+        /// In no migration, as far as it says itself.
         workload: event::Workload,
+        labels: Labels,
         /// Whether it may only exist where workloads may use foreign source addresses.
         spoofs: bool,
     },
     Services(event::Services),
     Settings(Settings),
+    SelectedSettings(Selected),
+    Migration(Migration),
 }
 
 /// A breach of a rule.
@@ -115,11 +122,14 @@ pub(super) enum Rule {
     NamelessPort,
     #[error("is not allowed on \"default\" and \"node.<name>\"; remove it or rename the object")]
     SelectorNotAllowed,
-    #[error(
-        "FelixConfiguration for a selection of nodes is not supported yet; its settings have no \
-         effect, so use \"default\" or \"node.<name>\""
-    )]
-    SelectorScoped,
+    #[error("is not a selector: {0}")]
+    Selector(selector::Error),
+    #[error("{0:?} is not a time such as 2026-08-20T08:00:00Z")]
+    Time(String),
+    #[error("{0:?} is not a duration such as 1m30s")]
+    Duration(String),
+    #[error("is combined with {0}; remove one of them")]
+    TwoNames(&'static str),
     #[error("is not valid JSON; the labels and annotations in it are left out")]
     InnerMetadata,
 }
@@ -143,10 +153,11 @@ pub(super) fn convert(
     flaws: &mut Vec<Flaw>,
 ) -> Result<Option<Value>, Fault> {
     let converted = match key.kind {
-        Kind::Node => node::node(&key.name, &tree.decode()?, flaws).map(Some),
+        Kind::Node => node::node(&key.name, tree.decode()?, flaws).map(Some),
         Kind::IpPool => pool::pool(&tree.decode()?).map(Some),
         Kind::IpamBlock => block::block(&tree.decode()?, flaws),
-        Kind::WorkloadEndpoint => workload::workload(key, &tree.decode()?),
+        Kind::LiveMigration => migration::migration(key, tree.decode()?),
+        Kind::WorkloadEndpoint => workload::workload(key, tree.decode()?),
         Kind::BgpConfiguration => services(&key.name, &tree.decode()?),
         Kind::FelixConfiguration => settings(&key.name, tree.decode()?, flaws),
     };

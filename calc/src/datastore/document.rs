@@ -17,21 +17,23 @@ pub(super) enum Kind {
     FelixConfiguration,
     IpamBlock,
     IpPool,
+    LiveMigration,
     Node,
     WorkloadEndpoint,
 }
 
-const KINDS: [(Kind, &str); 6] = [
+const KINDS: [(Kind, &str); 7] = [
     (Kind::BgpConfiguration, "BGPConfiguration"),
     (Kind::FelixConfiguration, "FelixConfiguration"),
     (Kind::IpamBlock, "IPAMBlock"),
     (Kind::IpPool, "IPPool"),
+    (Kind::LiveMigration, "LiveMigration"),
     (Kind::Node, "Node"),
     (Kind::WorkloadEndpoint, "WorkloadEndpoint"),
 ];
 
 /// Calico's other kinds, which are no mistake in the directory, and of no use to routes.
-const OTHER_KINDS: [&str; 24] = [
+const OTHER_KINDS: [&str; 23] = [
     "BGPFilter",
     "BGPPeer",
     "BlockAffinity",
@@ -45,7 +47,6 @@ const OTHER_KINDS: [&str; 24] = [
     "IPAMHandle",
     "IPReservation",
     "KubeControllersConfiguration",
-    "LiveMigration",
     "NetworkPolicy",
     "NetworkSet",
     "Profile",
@@ -227,7 +228,7 @@ fn resolve(tree: Tree, list: &Identity, found: &mut Vec<Document>) {
                 return found.push(Document::Broken(fault("metadata.name", reason)));
             }
             let namespace = match kind {
-                Kind::WorkloadEndpoint => metadata.namespace,
+                Kind::LiveMigration | Kind::WorkloadEndpoint => metadata.namespace,
                 Kind::BgpConfiguration
                 | Kind::FelixConfiguration
                 | Kind::IpamBlock

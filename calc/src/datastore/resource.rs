@@ -50,8 +50,9 @@ impl<S: Default, T: Default> Default for Resource<S, T> {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub(super) struct Metadata {
+    pub(super) creation_timestamp: String,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) annotations: BTreeMap<String, String>,
 }
@@ -248,6 +249,9 @@ pub(super) struct FelixSpec {
     pub(super) device_route_source_address_ipv6: String,
     pub(super) ipv4_normal_route_priority: Option<i64>,
     pub(super) ipv6_normal_route_priority: Option<i64>,
+    pub(super) ipv4_elevated_route_priority: Option<i64>,
+    pub(super) ipv6_elevated_route_priority: Option<i64>,
+    pub(super) live_migration_route_convergence_time: Option<String>,
     pub(super) workload_source_spoofing: String,
 }
 
@@ -266,4 +270,46 @@ pub(super) struct BgpSpec {
 #[serde(default)]
 pub(super) struct ServicePrefix {
     pub(super) cidr: String,
+}
+
+/// The names of its fields also begin with capitals: so Calico itself writes them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct MigrationSpec {
+    #[serde(alias = "Source")]
+    pub(super) source: MigrationSource,
+    #[serde(alias = "Target")]
+    pub(super) target: MigrationTarget,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct MigrationSource {
+    #[serde(alias = "Workload")]
+    pub(super) workload: Option<EndpointName>,
+    #[serde(alias = "WorkloadEndpoint")]
+    pub(super) workload_endpoint: Option<EndpointName>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct MigrationTarget {
+    #[serde(alias = "Selector")]
+    pub(super) selector: String,
+    #[serde(alias = "WorkloadEndpoint")]
+    pub(super) workload_endpoint: Option<EndpointName>,
+}
+
+/// One endpoint, or all of a workload.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct EndpointName {
+    #[serde(alias = "Hostname")]
+    pub(super) hostname: String,
+    #[serde(rename = "orchestratorID", alias = "OrchestratorID")]
+    pub(super) orchestrator: String,
+    #[serde(rename = "workloadID", alias = "WorkloadID")]
+    pub(super) workload: String,
+    #[serde(rename = "endpointID", alias = "EndpointID")]
+    pub(super) endpoint: String,
 }

@@ -4,6 +4,7 @@
 //! force until it can be read or its file is gone. No I/O and no clock.
 
 mod contents;
+mod effect;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,13 +14,7 @@ use std::{
 use sha1::{Digest, Sha1};
 
 use self::contents::{Broken, File, Note, Object};
-use super::{
-    Update,
-    convert::Value,
-    document::{Kind, ObjectKey},
-    settings::{Effective, Settings},
-    view::View,
-};
+use super::{Update, document::ObjectKey, view::View};
 
 /// Files turned into objects turned into updates.
 #[derive(Debug)]
@@ -199,69 +194,6 @@ impl Store {
         self.unknown = unknown;
         fresh.extend(kept);
         self.held = fresh;
-    }
-
-    /// Finds what the objects that hold amount to on our node.
-    fn view(&self, report: &mut Report) -> View {
-        let settings = |name: &str| {
-            let key = ObjectKey {
-                kind: Kind::FelixConfiguration,
-                namespace: String::new(),
-                name: name.to_owned(),
-            };
-            self.held
-                .get(&key)
-                .and_then(|held| match &held.object.value {
-                    Some(Value::Settings(settings)) => Some(settings),
-                    _ => None,
-                })
-        };
-        let sources: Vec<&Settings> = settings(&format!("node.{}", self.node))
-            .into_iter()
-            .chain(settings("default"))
-            .collect();
-        let Effective { config, spoofing } = Effective::resolve(&sources);
-        let mut view = View {
-            config,
-            ..View::default()
-        };
-        for (key, Held { file, object }) in &self.held {
-            // Of several with the same CIDR the one with the smallest name counts.
-            let mut taken = false;
-            match &object.value {
-                None | Some(Value::Settings(_)) => {}
-                Some(Value::Services(services)) => view.services = services.clone(),
-                Some(Value::Node(node)) => {
-                    view.nodes.insert(key.name.clone(), node.clone());
-                }
-                Some(Value::Pool(cidr, pool)) => {
-                    taken = view.pools.contains_key(cidr);
-                    view.pools.entry(*cidr).or_insert_with(|| pool.clone());
-                }
-                Some(Value::Block(cidr, block)) => {
-                    taken = view.blocks.contains_key(cidr);
-                    view.blocks.entry(*cidr).or_insert_with(|| block.clone());
-                }
-                Some(Value::Workload { spoofs: true, .. }) if !spoofing => {
-                    let text = format!(
-                        "{key}: spec.allowSpoofedSourcePrefixes: needs workloadSourceSpoofing Any \
-                         in the FelixConfiguration; the object counts as absent"
-                    );
-                    report.note(file, object.line, text);
-                }
-                Some(Value::Workload { key, workload, .. }) => {
-                    view.workloads.insert(key.clone(), workload.clone());
-                }
-            }
-            if taken {
-                let text = format!(
-                    "{key}: spec.cidr: is that of another object too, whose name comes first and \
-                     which holds; remove one"
-                );
-                report.note(file, object.line, text);
-            }
-        }
-        view
     }
 }
 

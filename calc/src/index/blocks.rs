@@ -2,107 +2,100 @@
 //!
 //! Where blocks overlap, which no sane IPAM makes, the narrower one is right.
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
 
-use super::Names;
+use super::{Names, NodeId};
 use crate::{
     event::Block,
     prefix::{PrefixMap, single},
-    route::NodeName,
 };
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
-    by_cidr: PrefixMap<Owners>,
-}
-
-/// What a block says.
-#[derive(Debug)]
-struct Owners {
-    /// Who owns the block.
-    block: Option<NodeName>,
-    /// The addresses, by ordinal, that others use: all of them where nobody owns the block.
-    others: Box<[(u32, NodeName)]>,
+    /// Who owns each block.
+    owners: PrefixMap<Option<NodeId>>,
+    /// The addresses, by block and ordinal, that others use: all of them where nobody owns the block.
+    others: BTreeMap<(IpNet, u32), NodeId>,
 }
 
 impl Blocks {
     /// Returns whether the block is known to be so.
-    pub(super) fn holds(&self, cidr: &IpNet, block: Option<&Block>) -> bool {
-        match (self.by_cidr.get(cidr), block) {
-            (None, None) => true,
-            (Some(known), Some(block)) => {
-                known.block.as_deref() == block.owner.as_deref()
-                    && known
-                        .others
-                        .iter()
-                        .map(|(ordinal, node)| (*ordinal, &**node))
-                        .eq(others(block))
-            }
-            (Some(_), None) | (None, Some(_)) => false,
-        }
+    pub(super) fn holds(&self, cidr: &IpNet, block: Option<&Block>, names: &Names) -> bool {
+        let (known, block) = match (self.owners.get(cidr), block) {
+            (None, None) => return true,
+            (Some(known), Some(block)) => (*known, block),
+            (Some(_), None) | (None, Some(_)) => return false,
+        };
+        let owner = block.owner.as_deref().map(|owner| names.find(owner));
+        let others =
+            others(block).map(|(ordinal, node)| Some(((*cidr, ordinal), names.find(node)?)));
+        owner == known.map(Some)
+            && self
+                .others_in(cidr)
+                .map(|(key, node)| Some((*key, *node)))
+                .eq(others)
     }
 
     pub(super) fn set(&mut self, cidr: IpNet, block: Option<Block>, names: &mut Names) {
+        let stale: Vec<_> = self.others_in(&cidr).map(|(key, _)| *key).collect();
+        for key in stale {
+            self.others.remove(&key);
+        }
         match block {
             Some(block) => {
-                let owners = Owners {
-                    block: block.owner.as_deref().map(|owner| names.get(owner)),
-                    others: others(&block)
-                        .map(|(ordinal, node)| (ordinal, names.get(node)))
-                        .collect(),
-                };
-                self.by_cidr.insert(cidr, owners);
+                let owner = block.owner.as_deref().map(|owner| names.intern(owner));
+                self.owners.insert(cidr, owner);
+                let others =
+                    others(&block).map(|(ordinal, node)| ((cidr, ordinal), names.intern(node)));
+                self.others.extend(others);
             }
             None => {
-                self.by_cidr.remove(&cidr);
+                self.owners.remove(&cidr);
             }
         }
+    }
+
+    fn others_in(&self, cidr: &IpNet) -> impl Iterator<Item = (&(IpNet, u32), &NodeId)> {
+        self.others.range((*cidr, 0)..=(*cidr, u32::MAX))
     }
 
     /// All blocks, by CIDR.
     pub(crate) fn cidrs(&self) -> impl Iterator<Item = &IpNet> {
-        self.by_cidr.iter().map(|(cidr, _)| cidr)
+        self.owners.iter().map(|(cidr, _)| cidr)
+    }
+
+    /// All nodes, or virtual owners, that a block names, some of them more than once.
+    pub(super) fn named(&self) -> impl Iterator<Item = NodeId> {
+        let owners = self.owners.iter().filter_map(|(_, owner)| *owner);
+        owners.chain(self.others.values().copied())
     }
 
     /// The addresses in the block that have an owner of their own.
     pub(crate) fn addresses(&self, cidr: &IpNet) -> impl Iterator<Item = IpNet> {
-        let ordinals = self.by_cidr.get(cidr).map(|owners| &owners.others);
-        let cidr = *cidr;
-        ordinals
-            .into_iter()
-            .flatten()
-            .filter_map(move |(ordinal, _)| address(&cidr, *ordinal))
+        self.others_in(cidr)
+            .filter_map(|((cidr, ordinal), _)| address(cidr, *ordinal))
     }
 
     /// Returns who owns exactly this prefix: the owner of the block, or the user of an address in
     /// the block of another (L5).
-    pub(crate) fn owner(&self, cidr: &IpNet) -> Option<&NodeName> {
-        let exact = self.by_cidr.get(cidr);
-        if let Some(owner) = exact.and_then(|owners| owners.block.as_ref()) {
+    pub(crate) fn owner(&self, cidr: &IpNet) -> Option<NodeId> {
+        if let Some(owner) = self.owners.get(cidr).copied().flatten() {
             return Some(owner);
         }
-        let address = single(cidr)?;
-        exact
-            .and_then(|owners| owners.user(cidr, address))
-            .or_else(|| {
-                let mut around = self.by_cidr.covering(*cidr);
-                around.find_map(|(block, owners)| owners.user(block, address))
-            })
+        let address = single(cidr).filter(|_| !self.others.is_empty())?;
+        self.user(cidr, address).or_else(|| {
+            let mut around = self.owners.covering(*cidr);
+            around.find_map(|(block, _)| self.user(block, address))
+        })
     }
-}
 
-impl Owners {
     /// Returns who uses an address of the block, if that is another than its owner.
-    fn user(&self, block: &IpNet, address: IpAddr) -> Option<&NodeName> {
+    fn user(&self, block: &IpNet, address: IpAddr) -> Option<NodeId> {
         let ordinal = ordinal(block, address)?;
-        let at = self
-            .others
-            .binary_search_by_key(&ordinal, |(o, _)| *o)
-            .ok()?;
-        self.others.get(at).map(|(_, node)| node)
+        self.others.get(&(*block, ordinal)).copied()
     }
 }
 

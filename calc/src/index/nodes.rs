@@ -9,6 +9,7 @@ use ipc_proto::Mac;
 use ipnet::IpNet;
 use sha1::{Digest, Sha1};
 
+use super::NodeId;
 use crate::{
     event::{Node, NodeAddressKind},
     prefix::Family,
@@ -19,12 +20,21 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
     by_name: BTreeMap<NodeName, Node>,
+    /// By the place of the node's number: what many routes ask for.
+    ends: Vec<Ends>,
     /// Every address of a node as a host.
     hosts: BTreeSet<(IpAddr, NodeName)>,
     /// Every end of a tunnel.
     tunnels: BTreeSet<(IpAddr, NodeName, TunnelKind)>,
     /// The hardware address of every VXLAN tunnel end.
     macs: BTreeSet<(Family, Mac, NodeName)>,
+}
+
+/// Where a node is reached, by IPv4 and by IPv6.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ends {
+    mains: [Option<IpNet>; 2],
+    vteps: [Option<Vtep>; 2],
 }
 
 /// A kind of tunnel.
@@ -51,7 +61,16 @@ impl Nodes {
         self.by_name.get(name)
     }
 
-    pub(super) fn set(&mut self, name: &NodeName, node: Option<Node>) {
+    pub(super) fn set(&mut self, id: NodeId, name: &NodeName, node: Option<Node>) {
+        if self.ends.len() <= id.place() {
+            self.ends.resize(id.place() + 1, Ends::default());
+        }
+        if let Some(ends) = self.ends.get_mut(id.place()) {
+            *ends = Ends {
+                mains: Family::ALL.map(|family| node.as_ref()?.main(family)),
+                vteps: Family::ALL.map(|family| node.as_ref()?.vtep(name, family)),
+            };
+        }
         if let Some(node) = self.by_name.remove(name) {
             for address in node.hosts() {
                 self.hosts.remove(&(address, NodeName::clone(name)));
@@ -75,6 +94,16 @@ impl Nodes {
             }
             self.by_name.insert(NodeName::clone(name), node);
         }
+    }
+
+    /// Returns the main address of a node.
+    pub(crate) fn main(&self, id: NodeId, family: Family) -> Option<IpNet> {
+        *family.of_both(&self.ends.get(id.place())?.mains)
+    }
+
+    /// Returns the end of a node's VXLAN tunnel.
+    pub(crate) fn vtep(&self, id: NodeId, family: Family) -> Option<Vtep> {
+        *family.of_both(&self.ends.get(id.place())?.vteps)
     }
 
     /// All nodes, by name.

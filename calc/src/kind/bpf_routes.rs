@@ -15,7 +15,7 @@ use super::{Kind, World};
 use crate::{
     event::{Config, Event, ServiceLoopPrevention, Services},
     index::Index,
-    prefix::{Marks, PrefixMap, subtree},
+    prefix::{Marks, PrefixMap, merge, subtree},
 };
 
 /// See the [module](self).
@@ -118,21 +118,12 @@ impl Kind for BpfRoutes {
         if std::mem::take(&mut self.all_dirty) {
             self.mark_all(world);
         }
-        self.dirty.extend(world.changed);
-        let mut dirty = self.dirty.take();
-        if !self.settings.all.is_empty() {
-            let below: Vec<IpNet> = dirty
-                .iter()
-                .flat_map(|cidr| self.settings.all.range(subtree(*cidr)))
-                .copied()
-                .collect();
-            self.dirty.extend(dirty);
-            self.dirty.extend(below);
-            dirty = self.dirty.take();
-        }
+        let marked = self.dirty.take();
+        let configured = self.configured(&marked, world.changed);
+        self.resolve_unconfigured(merge(&marked, world.changed), world, ops);
         // Wider prefixes come first: entries of narrower ones may follow from theirs.
-        for cidr in dirty {
-            let desired = self.want(&cidr, world);
+        for cidr in configured {
+            let desired = self.want(&cidr, world.routes.route(&cidr), world);
             if self.desired.get(&cidr) == desired.as_ref() {
                 continue;
             }
@@ -142,5 +133,49 @@ impl Kind for BpfRoutes {
             };
             ops.push(Op::BpfRoute(cidr, desired));
         }
+    }
+}
+
+impl BpfRoutes {
+    /// Returns the prefixes of the configuration that are in one of these, in order: only their
+    /// entries may follow from those of wider prefixes.
+    fn configured(&self, marked: &[IpNet], changed: &[IpNet]) -> BTreeSet<IpNet> {
+        let all = &self.settings.all;
+        if all.is_empty() {
+            return BTreeSet::new();
+        }
+        let dirty = marked.iter().chain(changed);
+        dirty
+            .flat_map(|cidr| all.range(subtree(*cidr)))
+            .copied()
+            .collect()
+    }
+
+    /// Computes the entries of all these, in order, but those that the configuration names.
+    fn resolve_unconfigured(
+        &mut self,
+        dirty: impl Iterator<Item = IpNet>,
+        world: &World<'_>,
+        ops: &mut Vec<Op>,
+    ) {
+        let mut routes = world.routes.seeker();
+        let mut fresh = Vec::new();
+        for cidr in dirty {
+            if self.settings.all.contains(&cidr) {
+                continue;
+            }
+            let desired = self.want(&cidr, routes.get(&cidr), world);
+            match (self.desired.get_mut(&cidr), &desired) {
+                (None, None) => continue,
+                (Some(former), Some(desired)) if former == desired => continue,
+                (Some(former), Some(desired)) => *former = desired.clone(),
+                (Some(_), None) => {
+                    self.desired.remove(&cidr);
+                }
+                (None, Some(desired)) => fresh.push((cidr, desired.clone())),
+            }
+            ops.push(Op::BpfRoute(cidr, desired));
+        }
+        self.desired.absorb(fresh);
     }
 }

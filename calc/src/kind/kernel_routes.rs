@@ -20,16 +20,17 @@ use self::ways::{Uplink, Ways};
 use super::{Kind, World};
 use crate::{
     conflict::{Candidate, Class, winner},
-    event::Event,
-    index::Index,
-    prefix::{Family, Marks, single},
-    route::{NodeName, PoolKind, Route, Types},
+    event::{Event, MigrationRole},
+    index::{Index, NodeId},
+    prefix::{Family, Marks, PrefixMap, merge, single},
+    route::{PoolKind, Route, Types},
 };
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct KernelRoutes {
-    desired: BTreeMap<RouteKey, Shape>,
+    /// The one route that each prefix shall have.
+    desired: PrefixMap<Shape>,
     /// What routes of each family share.
     ways: BTreeMap<Family, Ways>,
     dirty: Marks,
@@ -39,14 +40,19 @@ pub(super) struct KernelRoutes {
     all_dirty: bool,
 }
 
-/// A route, as far as it can be shared, and its next hop.
+/// A route less its prefix: what can be shared, and the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shape {
+    metric: u32,
     shared: Arc<KernelRoute>,
     via: Option<IpAddr>,
 }
 
 impl Shape {
+    fn key(&self, prefix: IpNet) -> RouteKey {
+        RouteKey::new(Table::Main, prefix, self.metric)
+    }
+
     fn route(&self) -> KernelRoute {
         let mut route = KernelRoute::clone(&self.shared);
         if let RouteKind::Unicast(hop) = &mut route.kind {
@@ -56,7 +62,7 @@ impl Shape {
     }
 }
 
-type Wanted = Candidate<(RouteKey, Shape)>;
+type Wanted = Candidate<Shape>;
 
 impl KernelRoutes {
     /// Brings up to date what routes share, and marks all where that has changed.
@@ -72,7 +78,7 @@ impl KernelRoutes {
     }
 
     fn mark_all(&mut self, world: &World<'_>) {
-        self.dirty.extend(self.desired.keys().map(|key| key.prefix));
+        self.dirty.extend(self.desired.iter().map(|(cidr, _)| cidr));
         self.dirty
             .extend(world.routes.routes().map(|(cidr, _)| cidr));
         for (_, workload) in world.index.workloads.local() {
@@ -80,12 +86,18 @@ impl KernelRoutes {
         }
     }
 
-    fn want(&self, prefix: IpNet, world: &World<'_>) -> Option<(RouteKey, Shape)> {
-        let local = local_workloads(prefix, world.index);
+    fn want(
+        &self,
+        prefix: IpNet,
+        route: Option<&Route<NodeId>>,
+        world: &World<'_>,
+    ) -> Option<Shape> {
+        let is_ours = route.is_some_and(|route| route.local_workload);
+        let local = local_workloads(prefix, is_ours, world.index);
         let others = self.ways.get(&Family::of_net(&prefix)).and_then(|ways| {
-            let route = world.routes.route(&prefix)?;
-            let node = route.node.as_ref()?;
-            if *node == world.index.name {
+            let route = route?;
+            let node = route.node?;
+            if node == world.index.own {
                 blackhole(prefix, route, ways, world.index)
             } else {
                 remote(prefix, route, node, ways, world.index)
@@ -140,46 +152,46 @@ impl Kind for KernelRoutes {
         if mem::take(&mut self.all_dirty) {
             self.mark_all(world);
         }
-        for node in mem::take(&mut self.nodes_dirty) {
-            self.dirty.extend(world.routes.routes_to(&node));
+        for name in mem::take(&mut self.nodes_dirty) {
+            if let Some(node) = world.index.names.find(&name) {
+                self.dirty.extend(world.routes.routes_to(node));
+            }
         }
-        self.dirty.extend(world.changed);
-        for prefix in self.dirty.take() {
-            self.set(prefix, self.want(prefix, world), ops);
+        let marked = self.dirty.take();
+        let mut routes = world.routes.seeker();
+        let mut fresh = Vec::new();
+        for prefix in merge(&marked, world.changed) {
+            let desired = self.want(prefix, routes.get(&prefix), world);
+            match (self.desired.get_mut(&prefix), desired) {
+                (None, None) => {}
+                (None, Some(desired)) => {
+                    ops.push(Op::KernelRoute(desired.key(prefix), Some(desired.route())));
+                    fresh.push((prefix, desired));
+                }
+                (Some(former), Some(desired)) => {
+                    if *former == desired {
+                        continue;
+                    }
+                    let former = mem::replace(former, desired.clone()).key(prefix);
+                    let key = desired.key(prefix);
+                    let moves = key != former;
+                    ops.push(Op::KernelRoute(key, Some(desired.route())));
+                    if moves {
+                        ops.push(Op::KernelRoute(former, None));
+                    }
+                }
+                (Some(former), None) => {
+                    ops.push(Op::KernelRoute(former.key(prefix), None));
+                    self.desired.remove(&prefix);
+                }
+            }
         }
+        self.desired.absorb(fresh);
     }
 }
-
-impl KernelRoutes {
-    /// Leaves the prefix with the one route that is wanted.
-    fn set(&mut self, prefix: IpNet, desired: Option<(RouteKey, Shape)>, ops: &mut Vec<Op>) {
-        let key = |metric| RouteKey {
-            table: Table::Main,
-            prefix,
-            metric,
-        };
-        let stale: Vec<RouteKey> = self
-            .desired
-            .range(key(0)..=key(u32::MAX))
-            .map(|(key, _)| key)
-            .filter(|key| desired.as_ref().is_none_or(|(other, _)| other != *key))
-            .cloned()
-            .collect();
-        if let Some((key, shape)) = desired
-            && self.desired.get(&key) != Some(&shape)
-        {
-            ops.push(Op::KernelRoute(key.clone(), Some(shape.route())));
-            self.desired.insert(key, shape);
-        }
-        for key in stale {
-            self.desired.remove(&key);
-            ops.push(Op::KernelRoute(key, None));
-        }
-    }
-}
-
-/// The routes to the endpoints of this node with the prefix, each out of its link.
-fn local_workloads(prefix: IpNet, index: &Index) -> impl Iterator<Item = Wanted> {
+/// The routes to the endpoints of this node with the prefix, each out of its link; to the target of a
+/// live migration only where the prefix `is_ours`.
+fn local_workloads(prefix: IpNet, is_ours: bool, index: &Index) -> impl Iterator<Item = Wanted> {
     let (metric, source) = match Family::of_net(&prefix) {
         Family::V4 => (
             index.config.workload_metric_v4,
@@ -190,31 +202,29 @@ fn local_workloads(prefix: IpNet, index: &Index) -> impl Iterator<Item = Wanted>
             index.config.route_source_v6,
         ),
     };
-    let key = RouteKey::new(Table::Main, prefix, metric);
     index
         .workloads
         .local_with_net(&prefix)
+        .filter(move |(_, workload)| is_ours || workload.migration != MigrationRole::Target)
         .filter_map(move |(_, workload)| {
             let link = index.links.up(&workload.interface)?.link.clone();
             Some(Candidate {
                 class: Class::LocalWorkload,
                 link: link.index,
-                route: (
-                    key.clone(),
-                    Shape {
-                        shared: Arc::new(KernelRoute {
-                            kind: RouteKind::Unicast(Hop {
-                                link,
-                                via: None,
-                                onlink: false,
-                            }),
-                            protocol: Protocol::Device,
-                            source,
-                            mtu: None,
+                route: Shape {
+                    metric,
+                    shared: Arc::new(KernelRoute {
+                        kind: RouteKind::Unicast(Hop {
+                            link,
+                            via: None,
+                            onlink: false,
                         }),
-                        via: None,
-                    },
-                ),
+                        protocol: Protocol::Device,
+                        source,
+                        mtu: None,
+                    }),
+                    via: None,
+                },
             })
         })
 }
@@ -222,8 +232,8 @@ fn local_workloads(prefix: IpNet, index: &Index) -> impl Iterator<Item = Wanted>
 /// The route to a workload, or a block, of another node.
 fn remote(
     prefix: IpNet,
-    route: &Route,
-    node: &NodeName,
+    route: &Route<NodeId>,
+    node: NodeId,
     ways: &Ways,
     index: &Index,
 ) -> Option<Wanted> {
@@ -234,7 +244,7 @@ fn remote(
             if route.same_subnet {
                 match &ways.uplink {
                     Uplink::Up(way) => {
-                        return Some(way.to(prefix, Class::VxlanSameSubnet, Some(route.node_ip?)));
+                        return Some(way.to(Class::VxlanSameSubnet, Some(route.node_ip?)));
                     }
                     Uplink::Down => return None,
                     // The tunnel leads there too.
@@ -243,17 +253,14 @@ fn remote(
             }
             // Were its next hop itself, the kernel could not resolve it.
             if tunnel_end && route.tunnels.vxlan {
-                return Some(ways.attached.as_ref()?.to(prefix, Class::VxlanTunnel, None));
+                return Some(ways.attached.as_ref()?.to(Class::VxlanTunnel, None));
             }
-            let vtep = index.nodes.get(node)?.vtep(node, Family::of_net(&prefix))?;
-            Some(
-                ways.tunnel
-                    .as_ref()?
-                    .to(prefix, Class::VxlanTunnel, Some(vtep.address)),
-            )
+            let tunnel = ways.tunnel.as_ref()?;
+            let vtep = index.nodes.vtep(node, Family::of_net(&prefix))?;
+            Some(tunnel.to(Class::VxlanTunnel, Some(vtep.address)))
         }
         PoolKind::NoEncap if workload && index.config.program_no_encap => match &ways.uplink {
-            Uplink::Up(way) => Some(way.to(prefix, Class::NoEncap, Some(route.node_ip?))),
+            Uplink::Up(way) => Some(way.to(Class::NoEncap, Some(route.node_ip?))),
             Uplink::Down | Uplink::Unknown => None,
         },
         PoolKind::Vxlan | PoolKind::NoEncap | PoolKind::None | PoolKind::Ipip => None,
@@ -262,7 +269,7 @@ fn remote(
 
 /// The end of packets to addresses of a block of this node that are not in use: by a wider route
 /// they would leave the node and come back.
-fn blackhole(prefix: IpNet, route: &Route, ways: &Ways, index: &Index) -> Option<Wanted> {
+fn blackhole(prefix: IpNet, route: &Route<NodeId>, ways: &Ways, index: &Index) -> Option<Wanted> {
     let block = route.types.contains(Types::LOCAL_WORKLOAD)
         && !route.local_workload
         && single(&prefix).is_none();
@@ -271,5 +278,5 @@ fn blackhole(prefix: IpNet, route: &Route, ways: &Ways, index: &Index) -> Option
         PoolKind::NoEncap if index.config.program_no_encap => Class::NoEncapBlackhole,
         PoolKind::NoEncap | PoolKind::None | PoolKind::Ipip => return None,
     };
-    block.then(|| ways.blackhole.to(prefix, class, None))
+    block.then(|| ways.blackhole.to(class, None))
 }

@@ -5,7 +5,7 @@
 use std::{net::IpAddr, time::Instant};
 
 use ipc_proto::{
-    KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKey, RouteKind,
+    BpfRoute, KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKey, RouteKind,
     view::{self, Row},
 };
 use ipnet::IpNet;
@@ -18,8 +18,8 @@ use crate::{
     delta::{Actual, Change},
     flows::{Flows, Gate, Lead, Leads, Owner, Pods, is_pods, of_bpf, of_kernel},
     table::{
-        Act, AnyTable, Attachments, BpfRoutes, Counts, Endpoints, Entry, Fdb, KernelRoutes, Kind,
-        LinkSettings, Neighbours, Table, TunnelDevices, Verdict, row,
+        Act, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Entry, Fdb,
+        KernelRoutes, Kind, LinkSettings, Neighbours, Table, TunnelDevices, Verdict, row,
     },
 };
 
@@ -316,6 +316,26 @@ impl Tables {
             view::Kind::Endpoints => rows::<Endpoints>(self.endpoints.entries(), skip, max),
             view::Kind::Attachments => rows::<Attachments>(self.attachments.entries(), skip, max),
         }
+    }
+
+    /// Returns what the BPF route maps have become since the last call; see [`Table::tell`].
+    pub(super) fn tell(&mut self) -> Option<Changes<BpfRoutes>> {
+        let (v4, v6) = (self.bpf_v4.tell(), self.bpf_v6.tell());
+        Some(v4?.into_iter().chain(v6?).collect())
+    }
+
+    /// Returns the BPF routes as they were last told; see [`Table::told_after`].
+    pub(super) fn told_after(
+        &self,
+        after: Option<&IpNet>,
+    ) -> Option<impl Iterator<Item = (&IpNet, &BpfRoute)>> {
+        let v6 = self.bpf_v6.told_after(after)?;
+        Some(self.bpf_v4.told_after(after)?.chain(v6))
+    }
+
+    /// Returns whether a change of a BPF route is to be made or not answered yet.
+    pub(super) fn awaits(&self, prefix: &IpNet) -> bool {
+        self.bpf_v4.awaits(prefix) || self.bpf_v6.awaits(prefix)
     }
 
     /// Does with the table of an op what `act` says.

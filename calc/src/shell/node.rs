@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -11,12 +12,13 @@ use ipc_proto::{
     Observed, Op, Tunnel,
     view::{Rows, RowsRequest},
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use super::journal::Journal;
 use crate::{
     calculator::Calculator,
     config::Config,
+    consumers::{Consumers, Signal},
     dataplane,
     datastore::Update,
     event::Event,
@@ -54,11 +56,18 @@ pub(super) struct Node {
     /// Why there is no lease, once it is known.
     helper_problem: Option<String>,
     status: watch::Sender<Status>,
+    consumers: Consumers,
+    signals: broadcast::Sender<Arc<Signal>>,
 }
 
 impl Node {
-    /// Starts with nothing known, and publishes how things stand to `status`.
-    pub(super) fn new(config: &Config, status: watch::Sender<Status>) -> Self {
+    /// Starts with nothing known, publishes how things stand to `status`, and tells consumers by
+    /// `signals`.
+    pub(super) fn new(
+        config: &Config,
+        status: watch::Sender<Status>,
+        signals: broadcast::Sender<Arc<Signal>>,
+    ) -> Self {
         Self {
             name: config.node_name.clone(),
             calculator: Calculator::new(config.node_name.clone()),
@@ -74,6 +83,8 @@ impl Node {
             failing: BTreeMap::new(),
             helper_problem: None,
             status,
+            consumers: Consumers::default(),
+            signals,
         }
     }
 
@@ -139,6 +150,12 @@ impl Node {
                 // Whoever asked may be gone.
                 drop(answer.send(Rows { rows }));
             }
+            face::Request::Snapshot(after, answer) => {
+                let routes = self.reconciler.told_after(after.prefix());
+                let page = routes.map(|routes| self.consumers.page(&after, routes));
+                // As above.
+                drop(answer.send(page));
+            }
         }
     }
 
@@ -149,12 +166,13 @@ impl Node {
             self.refresh = None;
             self.reconciler.handle(now, Input::Resync);
         }
+        let mut clean = Vec::new();
         while let Some(output) = self.reconciler.poll(now) {
             let request = match output {
                 Output::Hello => dataplane::Request::Hello,
                 Output::Apply(batch) => dataplane::Request::Apply(batch),
                 Output::AddressClean(address) => {
-                    tracing::debug!(%address, "free of routes and flows");
+                    clean.push(address);
                     continue;
                 }
                 Output::Notice(notice) => {
@@ -167,7 +185,28 @@ impl Node {
                 drop(requests.try_send(request));
             }
         }
+        self.tell();
+        for signal in self.consumers.clean(&clean) {
+            // Nobody may be there to hear it.
+            drop(self.signals.send(Arc::new(signal)));
+        }
         self.publish();
+    }
+
+    /// Tells consumers what the helper has made.
+    fn tell(&mut self) {
+        if !self.calculator.knows_own_node() {
+            return;
+        }
+        let Some(told) = self.reconciler.tell() else {
+            return;
+        };
+        let local = self.calculator.host_addresses().collect();
+        let awaits = |prefix: &_| self.reconciler.awaits(prefix);
+        for signal in self.consumers.settle(told, &local, awaits) {
+            // Nobody may be there to hear it.
+            drop(self.signals.send(Arc::new(signal)));
+        }
     }
 
     /// Says what should be, once it is known.

@@ -1,7 +1,11 @@
 //! A whole cluster from its files to the routes of each of its nodes, as the reference computes
 //! them from the same resources.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use calc::{
     Calculator,
@@ -15,11 +19,8 @@ use serde_json::{Value, json};
 
 #[test]
 fn the_files_of_a_cluster_give_the_routes_of_each_node() {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-    let recorded = fs::read_to_string(data.join("cluster-routes.json")).unwrap();
-    let recorded: BTreeMap<String, Vec<Value>> = serde_json::from_str(&recorded).unwrap();
-    assert_eq!(recorded.len(), 3);
-    for (node, routes) in recorded {
+    let data = data();
+    for (node, desired) in recorded_routes() {
         let mut store = Store::new(&node);
         for entry in fs::read_dir(data.join("yaml")).unwrap() {
             let entry = entry.unwrap();
@@ -33,23 +34,15 @@ fn the_files_of_a_cluster_give_the_routes_of_each_node() {
             calculator.handle(event);
         }
         calculator.resolve();
-        let actual: BTreeMap<String, Value> = calculator
-            .routes()
-            .map(|(cidr, route)| (cidr.to_string(), json(cidr, route)))
-            .collect();
-        let desired: BTreeMap<String, Value> = routes
-            .iter()
-            .map(|route| (text(&route["dst"]).to_owned(), complete(route)))
-            .collect();
         assert_eq!(desired.len(), 35);
-        assert_eq!(actual, desired, "{node}");
+        assert_eq!(routes(&calculator), desired, "{node}");
     }
 }
 
 #[test]
 fn a_tunnel_is_awaited_until_it_is_up_with_its_address() {
     let mut store = Store::new("node-1");
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/yaml");
+    let data = data().join("yaml");
     for file in ["nodes.yaml", "ippools.yaml"] {
         store.set(file, &fs::read(data.join(file)).unwrap());
     }
@@ -94,6 +87,34 @@ fn a_tunnel_is_awaited_until_it_is_up_with_its_address() {
     assert!(!see("vxlan-v6.calico", 4, v6, true, &["fd60:0:0:1::/128"]));
 }
 
+/// Routes by their prefix.
+pub(crate) type Routes = BTreeMap<String, Value>;
+
+/// Where the cluster is.
+pub(crate) fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+}
+
+/// The routes of each node at the start.
+pub(crate) fn recorded_routes() -> BTreeMap<String, Routes> {
+    let recorded = fs::read_to_string(data().join("cluster-routes.json")).unwrap();
+    let recorded: BTreeMap<String, Vec<Value>> = serde_json::from_str(&recorded).unwrap();
+    assert_eq!(recorded.len(), 3);
+    let by_prefix = |routes: Vec<Value>| routes.iter().map(recorded_route).collect();
+    recorded
+        .into_iter()
+        .map(|(node, routes)| (node, by_prefix(routes)))
+        .collect()
+}
+
+/// The routes that a node has.
+pub(crate) fn routes(calculator: &Calculator) -> Routes {
+    calculator
+        .routes()
+        .map(|(cidr, route)| (cidr.to_string(), json(&cidr, &route)))
+        .collect()
+}
+
 /// A route as it is recorded.
 fn json(cidr: &IpNet, route: &Route) -> Value {
     json!({
@@ -119,8 +140,8 @@ fn json(cidr: &IpNet, route: &Route) -> Value {
     })
 }
 
-/// Fills in what is not recorded.
-fn complete(route: &Value) -> Value {
+/// A recorded route and its prefix, with what is not recorded filled in.
+pub(crate) fn recorded_route(route: &Value) -> (String, Value) {
     let mut full = json!({
         "dst_node_name": "",
         "dst_node_ip": "",
@@ -133,9 +154,5 @@ fn complete(route: &Value) -> Value {
     for (key, value) in route.as_object().unwrap() {
         full[key] = value.clone();
     }
-    full
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
+    (route["dst"].as_str().unwrap().to_owned(), full)
 }

@@ -7,7 +7,10 @@
     reason = "a test that cannot go on panics"
 )]
 
+mod changes;
 mod cluster;
+mod families;
+mod generate;
 mod order;
 mod states;
 mod world;

@@ -122,6 +122,15 @@ fn cluster(vxlan: TunnelMode) -> World {
     world
 }
 
+/// A workload here that is a part of a live migration.
+fn migration(role: MigrationRole, address: &str) -> World {
+    let mut world = cluster(TunnelMode::Always);
+    workload(&mut world, "node-a", "vm/a", "cali1", &[address]);
+    let (_, workload) = world.workloads.iter_mut().last().unwrap();
+    workload.migration = role;
+    world
+}
+
 fn with(mut world: World, change: impl FnOnce(&mut World)) -> World {
     change(&mut world);
     world
@@ -226,6 +235,31 @@ fn states() -> Vec<State> {
             world: with(cluster(TunnelMode::Always), |world| {
                 world.config.route_source = RouteSource::WorkloadIps;
                 workload(world, "node-b", "shop/db", "cali1", &["10.65.1.5/32"]);
+            }),
+        },
+        State {
+            name: "the target of a live migration waits for the node that has its address",
+            world: migration(MigrationRole::Target, "10.65.1.7/32"),
+        },
+        State {
+            name: "the target of a live migration has an address that IPAM gave to its node",
+            world: with(migration(MigrationRole::Target, "10.65.1.7/32"), |world| {
+                let block = world.blocks.get_mut(&net("10.65.1.0/26")).unwrap();
+                block.allocations.insert(7, "node-a".to_owned());
+            }),
+        },
+        State {
+            name: "the source of a live migration keeps an address that IPAM gave away until it goes",
+            world: with(migration(MigrationRole::Source, "10.65.0.7/32"), |world| {
+                let block = world.blocks.get_mut(&net("10.65.0.0/26")).unwrap();
+                block.allocations.insert(7, "node-b".to_owned());
+            }),
+        },
+        State {
+            name: "of two nodes with one address, neither IPAM nor names but the migration decides",
+            world: with(migration(MigrationRole::Target, "10.65.1.7/32"), |world| {
+                world.config.route_source = RouteSource::WorkloadIps;
+                workload(world, "node-b", "vm/b", "cali1", &["10.65.1.7/32"]);
             }),
         },
         State {

@@ -1,13 +1,14 @@
 //! The rules for settings and for the prefixes of services.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use calc::event::{Config, Event, RouteSource, ServiceLoopPrevention};
 use ipnet::IpNet;
 
-use super::{all_are_absent, document, read};
+use super::{document, read};
 
-fn config(text: &str) -> (Config, Vec<String>) {
+/// The settings in force, and what is wrong.
+pub(super) fn config(text: &str) -> (Config, Vec<String>) {
     let update = read(text);
     let config = update.events.iter().find_map(|event| {
         if let Event::Config(config) = event {
@@ -21,7 +22,7 @@ fn config(text: &str) -> (Config, Vec<String>) {
 
 #[test]
 fn every_setting_is_taken() {
-    let cases: [Case; 22] = [
+    let cases: [Case; 28] = [
         ("", |_| {}),
         ("routeSource: workloadips", |c| {
             c.route_source = RouteSource::WorkloadIps;
@@ -72,6 +73,20 @@ fn every_setting_is_taken() {
         ("deviceRouteSourceAddress: none", |_| {}),
         ("ipv4NormalRoutePriority: 7", |c| c.workload_metric_v4 = 7),
         ("ipv6NormalRoutePriority: 8", |c| c.workload_metric_v6 = 8),
+        ("ipv4ElevatedRoutePriority: 1", |c| c.elevated_metric_v4 = 1),
+        ("ipv6ElevatedRoutePriority: 2147483646", |c| {
+            c.elevated_metric_v6 = 2_147_483_646;
+        }),
+        ("liveMigrationRouteConvergenceTime: 1m30s", |c| {
+            c.migration_convergence = Duration::from_secs(90);
+        }),
+        ("liveMigrationRouteConvergenceTime: 1h0.5s250ms", |c| {
+            c.migration_convergence = Duration::from_millis(3_600_750);
+        }),
+        ("liveMigrationRouteConvergenceTime: 0s", |c| {
+            c.migration_convergence = Duration::ZERO;
+        }),
+        ("liveMigrationRouteConvergenceTime: null", |_| {}),
     ];
     for (spec, change) in cases {
         let mut expected = Config::default();
@@ -121,6 +136,18 @@ fn a_wrong_setting_is_the_default_and_a_problem() {
             "ipv4NormalRoutePriority: 2147483647",
             "spec.ipv4NormalRoutePriority",
         ),
+        (
+            "ipv6ElevatedRoutePriority: 0",
+            "spec.ipv6ElevatedRoutePriority",
+        ),
+        (
+            "liveMigrationRouteConvergenceTime: -5s",
+            "spec.liveMigrationRouteConvergenceTime",
+        ),
+        (
+            "liveMigrationRouteConvergenceTime: soon",
+            "spec.liveMigrationRouteConvergenceTime",
+        ),
         ("workloadSourceSpoofing: All", "spec.workloadSourceSpoofing"),
     ] {
         let (found, problems) = config(&document("FelixConfiguration", "default", spec));
@@ -167,28 +194,6 @@ fn our_node_wins_over_the_cluster_and_an_annotation_over_its_field() {
         let (found, problems) = config(&text);
         assert_eq!(found.vxlan_mtu, expected, "{annotation} {problems:?}");
     }
-}
-
-#[test]
-fn a_configuration_for_a_selection_of_nodes_is_reported() {
-    all_are_absent(
-        "FelixConfiguration",
-        "rack-b",
-        &[(
-            "nodeSelector: rack == 'b'",
-            "spec.nodeSelector",
-            "not supported",
-        )],
-    );
-    all_are_absent(
-        "FelixConfiguration",
-        "default",
-        &[(
-            "nodeSelector: all(), vxlanMTU: 1400",
-            "spec.nodeSelector",
-            "not allowed",
-        )],
-    );
 }
 
 #[test]

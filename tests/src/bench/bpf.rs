@@ -22,8 +22,6 @@ use super::{
 };
 use crate::helper::{self, Calc, Helper};
 
-/// How many nodes own the blocks.
-const NODES: u32 = 1000;
 /// The size of a block, as a prefix length: the default of Calico.
 const BLOCK: u8 = 26;
 /// How many changes of one route are measured.
@@ -31,17 +29,25 @@ const CHANGES: u32 = 1000;
 
 /// A cluster as Calico's IPAM makes it: a pool, nodes, and a block for each route.
 #[derive(Debug)]
-struct Cluster {
-    blocks: u32,
+pub(super) struct Cluster {
+    pub(super) blocks: u32,
 }
 
 impl Cluster {
-    fn node(number: u32) -> String {
+    /// How many nodes own the blocks.
+    pub(super) const NODES: u32 = 1000;
+
+    pub(super) fn node(number: u32) -> String {
         format!("node-{number}")
     }
 
+    /// The address of a node.
+    pub(super) fn address(number: u32) -> Ipv4Addr {
+        Ipv4Addr::from((172 << 24) + (16 << 16) + 1 + number)
+    }
+
     /// Returns block number `number` of the pool 10.0.0.0/8.
-    fn block(number: u32) -> IpNet {
+    pub(super) fn block(number: u32) -> IpNet {
         let first = (10 << 24) + (number << (32 - u32::from(BLOCK)));
         Ipv4Net::new_assert(Ipv4Addr::from(first), BLOCK).into()
     }
@@ -49,18 +55,17 @@ impl Cluster {
     /// Returns the block when it belongs to that node.
     fn owned(number: u32, node: u32) -> Event {
         let block = Block {
-            owner: Some(Self::node(node % NODES)),
+            owner: Some(Self::node(node % Self::NODES)),
             ..Block::default()
         };
         Event::Block(Self::block(number), Some(block))
     }
 
     /// Returns all resources, decoded.
-    fn events(&self) -> Vec<Event> {
+    pub(super) fn events(&self) -> Vec<Event> {
         let pool = Pool::default();
-        let nodes = (0..NODES).map(|number| {
-            let address = Ipv4Addr::from((172 << 24) + (16 << 16) + 1 + number);
-            let bgp_ipv4 = Some(Ipv4Net::new_assert(address, 12).into());
+        let nodes = (0..Self::NODES).map(|number| {
+            let bgp_ipv4 = Some(Ipv4Net::new_assert(Self::address(number), 12).into());
             Event::Node(
                 Self::node(number),
                 Some(Node {

@@ -136,6 +136,17 @@ fn update_once(entries: &Entries, number: usize) -> Duration {
     start.elapsed()
 }
 
+/// Measures [`scale`] with 100,000 entries.
+#[must_use]
+pub fn scale_of_this_machine() -> f64 {
+    let routes = (0..100_000_u32).map(|number| {
+        let prefix = Ipv4Net::new_assert(((10 << 24) + (number << 6)).into(), 26);
+        (IpNet::V4(prefix), BpfRoute::default())
+    });
+    let entries = Entries::of(&routes.collect());
+    scale(updates(&entries, 5), entries.len())
+}
+
 /// Returns how much slower this machine's kernel is than that where the reference's figures were
 /// taken, by what `entries` updates took.
 #[must_use]

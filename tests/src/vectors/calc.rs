@@ -83,7 +83,7 @@ pub(super) fn run(vector: &Vector<Config, Step>, report: &mut Report) -> Result<
         }
         if let Some(want) = step.want(vector)? {
             let routes = calculator.routes();
-            let actual = routes.map(|(cidr, route)| (*cidr, route.clone())).collect();
+            let actual = routes.collect();
             report.check(&place, compare(&actual, &want));
         }
         if let Some(want) = &step.want_bpf {

@@ -68,10 +68,10 @@ impl Talks {
                 while !stopped.load(Ordering::Relaxed) {
                     // Nobody may be there any more.
                     drop(socket.send_to(b"?", (to, PORT)));
-                    if socket.recv_from(&mut [0; 64]).is_ok() {
-                        if heard_udp.send(("UDP", to)).is_err() {
-                            // It was heard often enough.
-                        }
+                    if socket.recv_from(&mut [0; 64]).is_ok()
+                        && heard_udp.send(("UDP", to)).is_err()
+                    {
+                        // It was heard often enough.
                     }
                 }
             }));
@@ -81,10 +81,10 @@ impl Talks {
                 stream.set_read_timeout(pause).unwrap();
                 while !stopped.load(Ordering::Relaxed) {
                     drop(stream.write_all(b"?"));
-                    if stream.read(&mut [0; 64]).is_ok_and(|len| len > 0) {
-                        if heard_tcp.send(("TCP", to)).is_err() {
-                            // As above.
-                        }
+                    if stream.read(&mut [0; 64]).is_ok_and(|len| len > 0)
+                        && heard_tcp.send(("TCP", to)).is_err()
+                    {
+                        // As above.
                     }
                 }
             }));

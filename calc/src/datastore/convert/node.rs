@@ -10,7 +10,7 @@ use crate::datastore::resource::{NodeBgp, NodeSpec, NodeStatus, Resource};
 /// A wrong address costs the whole node, except in the list of addresses, where it costs itself.
 pub(super) fn node(
     name: &str,
-    resource: &Resource<NodeSpec, NodeStatus>,
+    resource: Resource<NodeSpec, NodeStatus>,
     flaws: &mut Vec<Flaw>,
 ) -> Result<Value, Flaw> {
     if !is_dns_name(name) {
@@ -34,7 +34,7 @@ pub(super) fn node(
         }
     }
     let at = |field: &'static str| move |rule: Rule| rule.at(format!("spec.{field}"));
-    Ok(Value::Node(Node {
+    let node = Node {
         bgp_ipv4: subnet(&bgp.ipv4_address, false).map_err(at("bgp.ipv4Address"))?,
         bgp_ipv6: subnet(&bgp.ipv6_address, true).map_err(at("bgp.ipv6Address"))?,
         addresses: addresses(spec, flaws),
@@ -50,7 +50,8 @@ pub(super) fn node(
             .map_err(at("wireguard.interfaceIPv4Address"))?,
         wireguard_v6: address_of(&spec.wireguard.interface_ipv6_address, true)
             .map_err(at("wireguard.interfaceIPv6Address"))?,
-    }))
+    };
+    Ok(Value::Node(node, resource.metadata.labels))
 }
 
 fn addresses(spec: &NodeSpec, flaws: &mut Vec<Flaw>) -> Vec<NodeAddress> {

@@ -13,7 +13,7 @@ use crate::datastore::{
 /// None for one without addresses, as a finished pod leaves it.
 pub(super) fn workload(
     object: &ObjectKey,
-    resource: &Resource<WorkloadSpec>,
+    resource: Resource<WorkloadSpec>,
 ) -> Result<Option<Value>, Flaw> {
     let spec = &resource.spec;
     let key = key(object, spec)?;
@@ -41,7 +41,7 @@ pub(super) fn workload(
         .parse()
         .ok()
         .ok_or_else(|| Rule::Interface(spec.interface_name.clone()).at("spec.interfaceName"))?;
-    let labels = &resource.metadata.labels;
+    let labels = resource.metadata.labels;
     let workload = Workload {
         interface,
         nets,
@@ -58,6 +58,7 @@ pub(super) fn workload(
     Ok(Some(Value::Workload {
         key,
         workload,
+        labels,
         spoofs,
     }))
 }

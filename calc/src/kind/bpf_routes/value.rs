@@ -1,9 +1,6 @@
 //! What the entry of one prefix is: the rules V8 to V20, in their order.
 
-use std::{
-    borrow::Cow,
-    net::{IpAddr, Ipv4Addr},
-};
+use std::net::{IpAddr, Ipv4Addr};
 
 use ebpf::flags;
 use ipc_proto::{BpfRoute, BpfTarget, Flags};
@@ -12,7 +9,7 @@ use ipnet::IpNet;
 use super::BpfRoutes;
 use crate::{
     event::{ServiceLoopPrevention, Workload},
-    index::Index,
+    index::{Index, NodeId},
     kind::World,
     prefix::{Family, single},
     route::{PoolKind, Route, Types},
@@ -25,11 +22,16 @@ const LOCAL_HOST: u32 = flags::LOCAL | flags::HOST;
 const LOCAL_WORKLOAD: u32 = flags::LOCAL | flags::WORKLOAD;
 
 impl BpfRoutes {
-    /// Returns the entry that the prefix should have. What it would have by wider prefixes is read
-    /// from their entries, which must be up to date.
-    pub(super) fn want(&self, cidr: &IpNet, world: &World<'_>) -> Option<BpfRoute> {
+    /// Returns the entry that the prefix should have, by the route of exactly this prefix. What it
+    /// would have by wider prefixes is read from their entries, which must be up to date.
+    pub(super) fn want(
+        &self,
+        cidr: &IpNet,
+        route: Option<&Route<NodeId>>,
+        world: &World<'_>,
+    ) -> Option<BpfRoute> {
         let independent = self.independent(cidr, world.index);
-        let mut entry = match graph_route(world, cidr) {
+        let mut entry = match route.copied().and_then(relevant) {
             Some(route) => routed(cidr, &route, independent, world.index),
             None if independent == 0 => None,
             None => Some(self.unrouted(cidr, independent, world)),
@@ -105,7 +107,12 @@ impl BpfRoutes {
 }
 
 /// The entry of a prefix that has a route (V13 to V20).
-fn routed(cidr: &IpNet, route: &Route, independent: u32, index: &Index) -> Option<BpfRoute> {
+fn routed(
+    cidr: &IpNet,
+    route: &Route<NodeId>,
+    independent: u32,
+    index: &Index,
+) -> Option<BpfRoute> {
     let base = independent | pool_flags(route);
     let reduced = (independent != 0).then(|| plain(base));
     let base_if_any = (base != 0).then(|| plain(base));
@@ -143,8 +150,7 @@ fn routed(cidr: &IpNet, route: &Route, independent: u32, index: &Index) -> Optio
         return Some(plain(base | LOCAL_HOST));
     }
     if types.contains(Types::REMOTE_WORKLOAD) {
-        let coming =
-            types.contains(Types::LOCAL_WORKLOAD) && route.node.as_ref() == Some(&index.name);
+        let coming = types.contains(Types::LOCAL_WORKLOAD) && route.node == Some(index.own);
         if coming {
             return base_if_any;
         }
@@ -185,7 +191,7 @@ fn plain(bits: u32) -> BpfRoute {
 }
 
 /// What a route says of the pool around it (V10).
-fn pool_flags(route: &Route) -> u32 {
+fn pool_flags(route: &Route<NodeId>) -> u32 {
     [
         (route.pool != PoolKind::None, flags::IN_POOL),
         (route.nat_outgoing, flags::NAT_OUT),
@@ -197,7 +203,7 @@ fn pool_flags(route: &Route) -> u32 {
 }
 
 /// Returns the node's address if packets can be sent there (V13).
-fn next_hop(cidr: &IpNet, route: &Route) -> Option<IpAddr> {
+fn next_hop(cidr: &IpNet, route: &Route<NodeId>) -> Option<IpAddr> {
     route.node_ip.filter(|address| {
         Family::of(*address) == Family::of_net(cidr)
             && !address.is_unspecified()
@@ -211,31 +217,24 @@ fn is_local(cidr: &IpNet, index: &Index) -> bool {
     single(cidr).is_some_and(|address| index.links.is_local(address))
 }
 
-/// Returns the route of exactly this prefix, as far as it matters here.
-fn graph_route<'a>(world: &World<'a>, cidr: &IpNet) -> Option<Cow<'a, Route>> {
-    relevant(world.routes.route(cidr)?)
-}
-
-/// As [`graph_route`], for wider prefixes, narrowest first.
+/// The routes of wider prefixes as far as they matter here, narrowest first.
 fn graph_routes_around<'a>(
     world: &World<'a>,
     cidr: IpNet,
-) -> impl Iterator<Item = (&'a IpNet, Cow<'a, Route>)> {
+) -> impl Iterator<Item = (&'a IpNet, Route<NodeId>)> {
     world
         .routes
         .covering(cidr)
-        .filter_map(|(cidr, route)| Some((cidr, relevant(route)?)))
+        .filter_map(|(cidr, route)| Some((cidr, relevant(*route)?)))
 }
 
 /// Leaves out this node's own tunnel ends, which are known from their interfaces (V5).
-fn relevant(route: &Route) -> Option<Cow<'_, Route>> {
+fn relevant(route: Route<NodeId>) -> Option<Route<NodeId>> {
     if !route.types.contains(Types::LOCAL_TUNNEL) {
-        return Some(Cow::Borrowed(route));
+        return Some(route);
     }
-    route.local_workload.then(|| {
-        Cow::Owned(Route {
-            types: route.types.without(Types::LOCAL_TUNNEL),
-            ..route.clone()
-        })
+    route.local_workload.then(|| Route {
+        types: route.types.without(Types::LOCAL_TUNNEL),
+        ..route
     })
 }

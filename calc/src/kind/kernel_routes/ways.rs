@@ -2,8 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use ipc_proto::{Hop, KernelRoute, LinkState, Protocol, RouteKey, RouteKind, Table};
-use ipnet::IpNet;
+use ipc_proto::{Hop, KernelRoute, LinkState, Protocol, RouteKind};
 
 use super::{Shape, Wanted};
 use crate::{
@@ -90,18 +89,16 @@ impl Ways {
 }
 
 impl Way {
-    /// The route to a prefix.
-    pub(super) fn to(&self, prefix: IpNet, class: Class, via: Option<IpAddr>) -> Wanted {
+    /// The route to a prefix, by a next hop.
+    pub(super) fn to(&self, class: Class, via: Option<IpAddr>) -> Wanted {
         Candidate {
             class,
             link: self.link,
-            route: (
-                RouteKey::new(Table::Main, prefix, 0),
-                Shape {
-                    shared: Arc::clone(&self.shared),
-                    via,
-                },
-            ),
+            route: Shape {
+                metric: 0,
+                shared: Arc::clone(&self.shared),
+                via,
+            },
         }
     }
 }

@@ -1,0 +1,139 @@
+//! What the objects that hold amount to on our node, all of them taken together.
+//!
+//! A function of what holds alone: in which order the objects came does not matter. Never changes
+//! what holds.
+
+use super::{Held, Report, Store};
+use crate::{
+    datastore::{
+        convert::{Migration, Value},
+        document::{Kind, ObjectKey},
+        selector::Labels,
+        settings::{Effective, Settings},
+        view::View,
+    },
+    event::{MigrationRole, Workload, WorkloadKey},
+};
+
+impl Store {
+    /// What the calculator shall see.
+    pub(super) fn view(&self, report: &mut Report) -> View {
+        let Effective { config, spoofing } = self.settings();
+        let mut view = View {
+            config,
+            ..View::default()
+        };
+        let migrations = self.migrations();
+        for (key, Held { file, object }) in &self.held {
+            // Of several with the same CIDR the one with the smallest name counts.
+            let mut taken = false;
+            match &object.value {
+                None
+                | Some(Value::Settings(_) | Value::SelectedSettings(_) | Value::Migration(_)) => {}
+                Some(Value::Services(services)) => view.services = services.clone(),
+                Some(Value::Node(node, _)) => {
+                    view.nodes.insert(key.name.clone(), node.clone());
+                }
+                Some(Value::Pool(cidr, pool)) => {
+                    taken = view.pools.contains_key(cidr);
+                    view.pools.entry(*cidr).or_insert_with(|| pool.clone());
+                }
+                Some(Value::Block(cidr, block)) => {
+                    taken = view.blocks.contains_key(cidr);
+                    view.blocks.entry(*cidr).or_insert_with(|| block.clone());
+                }
+                Some(Value::Workload { spoofs: true, .. }) if !spoofing => {
+                    let text = format!(
+                        "{key}: spec.allowSpoofedSourcePrefixes: needs workloadSourceSpoofing Any \
+                         in the FelixConfiguration; the object counts as absent"
+                    );
+                    report.note(file, object.line, text);
+                }
+                Some(Value::Workload {
+                    key,
+                    workload,
+                    labels,
+                    ..
+                }) => {
+                    let workload = Workload {
+                        migration: role(&migrations, key, labels),
+                        ..workload.clone()
+                    };
+                    view.workloads.insert(key.clone(), workload);
+                }
+            }
+            if taken {
+                let text = format!(
+                    "{key}: spec.cidr: is that of another object too, whose name comes first and \
+                     which holds; remove one"
+                );
+                report.note(file, object.line, text);
+            }
+        }
+        view
+    }
+
+    /// The settings of our node: its own before those of a selection that it belongs to, and
+    /// those before the cluster's.
+    fn settings(&self) -> Effective {
+        let named = |name: &str| match self.value(Kind::FelixConfiguration, name) {
+            Some(Value::Settings(settings)) => Some(settings),
+            _ => None,
+        };
+        let sources: Vec<&Settings> = named(&format!("node.{}", self.node))
+            .into_iter()
+            .chain(self.selected_settings())
+            .chain(named("default"))
+            .collect();
+        Effective::resolve(&sources)
+    }
+
+    /// Of the settings for selections of nodes those that hold on ours: the oldest, and of several
+    /// as old the one whose name comes first. None as long as our node, and so its labels, is not
+    /// known.
+    fn selected_settings(&self) -> Option<&Settings> {
+        let Some(Value::Node(_, labels)) = self.value(Kind::Node, &self.node) else {
+            return None;
+        };
+        let selected = self.held.values().filter_map(|held| {
+            if let Some(Value::SelectedSettings(selected)) = &held.object.value {
+                Some(selected).filter(|selected| selected.nodes.matches(labels))
+            } else {
+                None
+            }
+        });
+        // Of equal ones this is the first, and they are in the order of their names.
+        let oldest = selected.min_by_key(|selected| &selected.created);
+        oldest.map(|selected| &selected.settings)
+    }
+
+    fn migrations(&self) -> Vec<&Migration> {
+        let values = self.held.values().map(|held| &held.object.value);
+        values
+            .filter_map(|value| {
+                if let Some(Value::Migration(migration)) = value {
+                    Some(migration)
+                } else {
+                    None
+                }
+            })
+            .collect()
+    }
+
+    /// What the object of that name means, of a kind without namespaces.
+    fn value(&self, kind: Kind, name: &str) -> Option<&Value> {
+        let key = ObjectKey {
+            kind,
+            namespace: String::new(),
+            name: name.to_owned(),
+        };
+        self.held.get(&key)?.object.value.as_ref()
+    }
+}
+
+fn role(migrations: &[&Migration], key: &WorkloadKey, labels: &Labels) -> MigrationRole {
+    let roles = migrations
+        .iter()
+        .map(|migration| migration.role(key, labels));
+    roles.max().unwrap_or_default()
+}

@@ -1,0 +1,80 @@
+//! The prefixes of the routes to each node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+
+use crate::{index::NodeId, route::Route};
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct ByNode {
+    /// By the place of the node's number.
+    routes: Vec<BTreeSet<IpNet>>,
+}
+
+impl ByNode {
+    /// The prefixes of the routes to a node, in order.
+    pub(super) fn get(&self, node: NodeId) -> impl Iterator<Item = &IpNet> {
+        self.routes.get(node.place()).into_iter().flatten()
+    }
+
+    /// Returns whether there are routes to a node.
+    pub(super) fn leads_to(&self, node: NodeId) -> bool {
+        self.get(node).next().is_some()
+    }
+
+    /// Starts to note what becomes of routes.
+    pub(super) fn moves(&mut self) -> Moves<'_> {
+        Moves {
+            by_node: self,
+            come: BTreeMap::new(),
+        }
+    }
+}
+
+/// What becomes of routes, in order. Those that come are noted together, when all are known.
+#[derive(Debug)]
+pub(super) struct Moves<'a> {
+    by_node: &'a mut ByNode,
+    come: BTreeMap<NodeId, Vec<IpNet>>,
+}
+
+impl Moves<'_> {
+    pub(super) fn note(
+        &mut self,
+        cidr: IpNet,
+        former: Option<&Route<NodeId>>,
+        desired: Option<&Route<NodeId>>,
+    ) {
+        let [former, desired] = [former, desired].map(|route| route.and_then(|route| route.node));
+        if former == desired {
+            return;
+        }
+        if let Some(former) = former
+            && let Some(routes) = self.by_node.routes.get_mut(former.place())
+        {
+            routes.remove(&cidr);
+        }
+        if let Some(desired) = desired {
+            self.come.entry(desired).or_default().push(cidr);
+        }
+    }
+
+    pub(super) fn finish(self) {
+        let all = &mut self.by_node.routes;
+        for (node, come) in self.come {
+            if all.len() <= node.place() {
+                all.resize_with(node.place() + 1, BTreeSet::new);
+            }
+            let Some(routes) = all.get_mut(node.place()) else {
+                continue;
+            };
+            if come.len() < routes.len() / 8 {
+                routes.extend(come);
+            } else {
+                routes.append(&mut come.into_iter().collect());
+            }
+        }
+    }
+}
