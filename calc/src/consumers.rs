@@ -19,6 +19,8 @@ use crate::{delta::beyond, reconciler::Told, table::MAX_CHANGES};
 
 /// The longest body of a signal or a page in bytes, but for what every one has.
 const MAX_BYTES: usize = 32 << 10;
+/// How many addresses are said to be clean in one signal: they fit, however long they are.
+const MAX_CLEAN: usize = 500;
 /// What a body has besides its rows: the number, the lengths of two arrays and padding, and in a
 /// page what to ask for next.
 const FRAME: usize = 128;
@@ -42,6 +44,13 @@ pub(crate) enum Signal {
         /// The addresses.
         addresses: Vec<String>,
     },
+    /// Nobody has these addresses any more, and the kernel tracks no flow of who had them.
+    Clean {
+        /// Its number.
+        seq: u64,
+        /// The addresses.
+        addresses: Vec<String>,
+    },
     /// What came with this number and before is to be read anew.
     Reset {
         /// Its number.
@@ -53,7 +62,10 @@ impl Signal {
     /// Returns its number.
     pub(crate) fn seq(&self) -> u64 {
         match self {
-            Self::Routes { seq, .. } | Self::HostIps { seq, .. } | Self::Reset { seq } => *seq,
+            Self::Routes { seq, .. }
+            | Self::HostIps { seq, .. }
+            | Self::Clean { seq, .. }
+            | Self::Reset { seq } => *seq,
         }
     }
 }
@@ -135,6 +147,20 @@ impl Consumers {
         let signals = signals.unwrap_or_else(|| vec![Signal::Reset { seq: self.seq + 1 }]);
         self.seq += u64::try_from(signals.len()).unwrap_or(u64::MAX);
         signals
+    }
+
+    /// Takes in which addresses are free of routes and flows, and returns what is to be signalled.
+    pub(crate) fn clean(&mut self, addresses: &[IpAddr]) -> Vec<Signal> {
+        let chunks = addresses.chunks(MAX_CLEAN);
+        chunks
+            .map(|chunk| {
+                self.seq += 1;
+                Signal::Clean {
+                    seq: self.seq,
+                    addresses: chunk.iter().map(ToString::to_string).collect(),
+                }
+            })
+            .collect()
     }
 
     /// Returns the signals that say it, or nothing if that is too much.

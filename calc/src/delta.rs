@@ -7,7 +7,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, iter::Peekable, mem, ops::Bound};
+use std::{
+    collections::BTreeMap,
+    iter::Peekable,
+    mem,
+    ops::{Bound, RangeInclusive},
+};
 
 /// What a key is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +32,15 @@ impl<V> Actual<V> {
         match self {
             Self::Absent => Actual::Absent,
             Self::Is(value) => Actual::Is(value),
+            Self::Wrong => Actual::Wrong,
+        }
+    }
+
+    /// Makes something else of the value.
+    pub(crate) fn map<T>(self, map: impl FnOnce(V) -> T) -> Actual<T> {
+        match self {
+            Self::Absent => Actual::Absent,
+            Self::Is(value) => Actual::Is(map(value)),
             Self::Wrong => Actual::Wrong,
         }
     }
@@ -239,6 +253,18 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
         }
         let sides = self.differing.get(key);
         sides.map_or(Actual::Absent, |sides| sides.actual.as_ref())
+    }
+
+    /// Returns what the keys of a range should be and what they are, in no particular order.
+    pub(crate) fn range(
+        &self,
+        keys: RangeInclusive<K>,
+    ) -> impl Iterator<Item = (Option<&V>, Actual<&V>)> {
+        let settled = self.settled.range(keys.clone());
+        let differing = self.differing.range(keys);
+        settled
+            .map(|(_, value)| (Some(value), Actual::Is(value)))
+            .chain(differing.map(|(_, sides)| (sides.desired.as_ref(), sides.actual.as_ref())))
     }
 
     /// Returns what it takes for `key` to be as desired, if it is not.

@@ -110,6 +110,9 @@ impl bus::Face for Face {
                 Signal::HostIps { seq, addresses } => {
                     Self::host_ips_changed(emitter, *seq, addresses).await?;
                 }
+                Signal::Clean { seq, addresses } => {
+                    Self::address_clean(emitter, *seq, addresses).await?;
+                }
                 Signal::Reset { seq } => Self::reset(emitter, *seq).await?,
             }
         }
@@ -194,6 +197,15 @@ impl Face {
     /// The addresses of this host that others can send to have changed: these are all, ascending.
     #[zbus(signal)]
     async fn host_ips_changed(
+        emitter: &SignalEmitter<'_>,
+        seq: u64,
+        addresses: &[String],
+    ) -> zbus::Result<()>;
+
+    /// Nobody has these addresses any more: the kernel has no route of them, and tracks no flow of who
+    /// had them. Not repeated for who missed it.
+    #[zbus(signal)]
+    async fn address_clean(
         emitter: &SignalEmitter<'_>,
         seq: u64,
         addresses: &[String],

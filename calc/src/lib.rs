@@ -9,6 +9,7 @@ pub mod datastore;
 mod delta;
 pub mod event;
 mod face;
+mod flows;
 mod index;
 mod kind;
 mod obstacles;

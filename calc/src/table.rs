@@ -9,12 +9,13 @@ mod told;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Add,
+    ops::{Add, RangeInclusive},
     time::Instant,
 };
 
 use ipc_proto::{Op, OpError, view::Row};
 
+pub(crate) use self::hold::backoff;
 pub(crate) use self::kinds::{
     Attachments, BpfRoutes, Endpoints, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours,
     TunnelDevices,
@@ -294,6 +295,19 @@ impl<K: Kind> Table<K> {
     pub(crate) fn op(&self, key: K::Key) -> Op {
         let desired = self.tracker.desired(&key).cloned();
         K::op(key, desired)
+    }
+
+    /// Returns what `key` is.
+    pub(crate) fn actual(&self, key: &K::Key) -> Actual<&K::Value> {
+        self.tracker.actual(key)
+    }
+
+    /// Returns what the keys of a range should be and what they are.
+    pub(crate) fn range(
+        &self,
+        keys: RangeInclusive<K::Key>,
+    ) -> impl Iterator<Item = (Option<&K::Value>, Actual<&K::Value>)> {
+        self.tracker.range(keys)
     }
 
     /// Returns how many keys are there.

@@ -10,6 +10,7 @@
 
 pub mod bench;
 pub mod claims;
+pub mod flows;
 pub mod helper;
 pub mod isolate;
 pub mod netns;

@@ -258,3 +258,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn addresses_that_are_clean_are_told_under_the_same_numbers() {
+    let mut consumers = Consumers::default();
+    assert_eq!(consumers.clean(&[]), []);
+    let addresses: Vec<IpAddr> = (0..1_200_u32)
+        .map(|n| IpAddr::from(n.to_be_bytes()))
+        .collect();
+    let signals = consumers.clean(&addresses);
+    let numbers: Vec<u64> = signals.iter().map(Signal::seq).collect();
+    assert_eq!(numbers, [1, 2, 3]);
+    let told = signals.iter().flat_map(|signal| match signal {
+        Signal::Clean { addresses, .. } => addresses.clone(),
+        other => panic!("{other:?}"),
+    });
+    assert!(told.eq(addresses.iter().map(ToString::to_string)));
+}

@@ -23,7 +23,7 @@ use crate::{
     datastore::Update,
     event::Event,
     face::{self, Status},
-    reconciler::{Input, Notice, Output, Reconciler},
+    reconciler::{Input, Notice, OldFlows, Output, Reconciler},
 };
 
 /// How many failures are shown by name.
@@ -125,6 +125,7 @@ impl Node {
                 Input::Welcome(welcome, observed)
             }
             dataplane::Event::Ack(ack) => Input::Ack(ack),
+            dataplane::Event::Flushed(done) => Input::Flushed(done),
             dataplane::Event::Links(events) => {
                 for event in events {
                     self.reconciler.handle(now, Input::Link(event.clone()));
@@ -165,10 +166,15 @@ impl Node {
             self.refresh = None;
             self.reconciler.handle(now, Input::Resync);
         }
+        let mut clean = Vec::new();
         while let Some(output) = self.reconciler.poll(now) {
             let request = match output {
                 Output::Hello => dataplane::Request::Hello,
                 Output::Apply(batch) => dataplane::Request::Apply(batch),
+                Output::AddressClean(address) => {
+                    clean.push(address);
+                    continue;
+                }
                 Output::Notice(notice) => {
                     self.notice(&notice);
                     continue;
@@ -180,6 +186,10 @@ impl Node {
             }
         }
         self.tell();
+        for signal in self.consumers.clean(&clean) {
+            // Nobody may be there to hear it.
+            drop(self.signals.send(Arc::new(signal)));
+        }
         self.publish();
     }
 
@@ -255,7 +265,8 @@ impl Node {
                 tracing::info!("{notice}");
                 self.failing.remove(&Notice::subject(op));
             }
-            Notice::More(_) => tracing::warn!("{notice}"),
+            Notice::FlowsForgotten(_) => tracing::info!("{notice}"),
+            Notice::FlowsKept(..) | Notice::More(_) => tracing::warn!("{notice}"),
         }
     }
 
@@ -271,6 +282,8 @@ impl Node {
         let failing = self.failing.values().cloned();
         let rest = held.saturating_sub(self.failing.len());
         let rest = (rest > 0).then(|| format!("{rest} more changes fail; see cairnctl routes"));
+        let old_flows = self.reconciler.with_old_flows().take(MAX_FAILING);
+        let old_flows = old_flows.map(|(address, why)| OldFlows(address, why).to_string());
         let helper = self.helper_problem.clone().into_iter();
         let datastore = self.datastore_problems.lines().map(str::to_owned);
         let obstacles = self.obstacles.lines().map(str::to_owned);
@@ -278,6 +291,7 @@ impl Node {
             .chain(unread)
             .chain(datastore)
             .chain(failing)
+            .chain(old_flows)
             .chain(rest)
             .chain(obstacles)
             .collect()

@@ -54,6 +54,9 @@ pub trait Calc1 {
     /// The addresses of this host have changed: these are all.
     #[zbus(signal)]
     fn host_ips_changed(&self, seq: u64, addresses: Vec<String>) -> zbus::Result<()>;
+    /// Nobody has these addresses any more, and nothing is left of who had them.
+    #[zbus(signal)]
+    fn address_clean(&self, seq: u64, addresses: Vec<String>) -> zbus::Result<()>;
     /// More has changed than is told: only another snapshot has it.
     #[zbus(signal)]
     fn reset(&self, seq: u64) -> zbus::Result<()>;

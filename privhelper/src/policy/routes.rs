@@ -118,6 +118,16 @@ impl Policy {
         Ok(())
     }
 
+    /// Flows are forgotten of what could be a pod's, one address at a time.
+    pub(super) fn check_flush(&self, address: IpAddr, links: &Links) -> Result<(), OpError> {
+        let prefix = IpNet::from(address);
+        if !is_unicast(address) {
+            return Err(denied(format!("{address} is nobody's")));
+        }
+        self.check_prefix(&prefix)?;
+        check_scope(&prefix, links)
+    }
+
     fn check_prefix(&self, prefix: &IpNet) -> Result<(), OpError> {
         if *prefix != prefix.trunc() {
             return Err(denied(format!("{prefix} has bits beyond its length")));

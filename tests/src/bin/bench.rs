@@ -9,7 +9,7 @@
 use std::{path::Path, process::ExitCode};
 
 use tests::{
-    bench::{self, Metric, bpf, calc},
+    bench::{self, Metric, bpf, calc, flows},
     isolate,
 };
 
@@ -43,6 +43,9 @@ fn main() -> ExitCode {
     }
     if asked("e2e") {
         metrics.extend(runtime.block_on(end_to_end()));
+    }
+    if asked("conntrack") {
+        metrics.extend(runtime.block_on(flows::flushes(5)));
     }
     print!("{}", bench::table(&metrics));
     if groups.is_empty() {

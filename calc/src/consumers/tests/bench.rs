@@ -28,7 +28,7 @@ pub(super) struct Bench {
 impl Bench {
     pub(super) fn starting() -> Self {
         Self {
-            reconciler: Reconciler::default(),
+            reconciler: Reconciler::without_flows(),
             consumers: Consumers::default(),
             local: BTreeSet::new(),
             kernel: BTreeMap::new(),
@@ -89,7 +89,7 @@ impl Bench {
         while let Some(output) = self.reconciler.poll(self.now) {
             match output {
                 Output::Apply(batch) => self.batch = Some(batch),
-                Output::Notice(_) => {}
+                Output::Notice(_) | Output::AddressClean(_) => {}
                 Output::Hello => panic!("nobody asked for it"),
             }
         }

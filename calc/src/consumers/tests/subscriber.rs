@@ -100,7 +100,7 @@ impl Subscriber {
                 }
             }
             Signal::HostIps { addresses, .. } => self.host_ips = addresses,
-            Signal::Reset { .. } => {}
+            Signal::Clean { .. } | Signal::Reset { .. } => {}
         }
     }
 }
