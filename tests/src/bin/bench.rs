@@ -9,7 +9,7 @@
 use std::{path::Path, process::ExitCode};
 
 use tests::{
-    bench::{self, Metric, bpf, calc},
+    bench::{self, Metric, bpf, calc, kernel},
     isolate,
 };
 
@@ -43,6 +43,9 @@ fn main() -> ExitCode {
     }
     if asked("e2e") {
         metrics.extend(runtime.block_on(end_to_end()));
+    }
+    if asked("kernel") {
+        metrics.extend(runtime.block_on(kernel::routes()));
     }
     print!("{}", bench::table(&metrics));
     if groups.is_empty() {

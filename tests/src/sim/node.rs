@@ -349,6 +349,7 @@ fn link(observed: &Observed) -> Option<&LinkState> {
         | Observed::BpfRoute(..)
         | Observed::Endpoint(..)
         | Observed::Attachment(_)
+        | Observed::Rule(_)
         | Observed::KernelRoute(..) => None,
     }
 }
