@@ -121,6 +121,8 @@ pub enum Observed {
     Endpoint(Link, Option<Endpoint>),
     /// A packet program of ours is attached.
     Attachment(AttachmentKey),
+    /// A routing rule of ours.
+    Rule(Rule),
 }
 
 /// What tells program attachments apart.

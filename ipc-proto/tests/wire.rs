@@ -174,6 +174,12 @@ fn observed() -> Vec<Observed> {
             link: link(),
             hook: Hook::Egress,
         }),
+        Observed::Rule(Rule {
+            ipv6: true,
+            priority: 99,
+            mark: Some((0x10_0000, 0x10_0000)),
+            invert: true,
+        }),
     ]
 }
 

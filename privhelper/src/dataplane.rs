@@ -1,7 +1,7 @@
 //! Carries permitted changes out in the kernel, and reads back what is ours.
 //!
 //! It runs to completion on a thread of its own, so its system calls delay nobody but who asked. It
-//! holds sockets and maps, and remembers nothing between two calls.
+//! holds sockets and maps, and remembers nothing between two calls but hints that the kernel checks.
 
 use std::sync::Arc;
 
@@ -121,11 +121,8 @@ impl Dataplane {
                 Op::Attachment(key, attached) => {
                     outcomes.push(self.attachments.set(key, *attached));
                 }
-                Op::Rule(..)
-                | Op::Vtep(..)
-                | Op::ProgramSettings(_)
-                | Op::Masquerade(_)
-                | Op::FlowFlush(_) => {
+                Op::Rule(rule, wanted) => outcomes.push(self.netlink.rule(rule, *wanted)),
+                Op::Vtep(..) | Op::ProgramSettings(_) | Op::Masquerade(_) | Op::FlowFlush(_) => {
                     outcomes.push(Err(OpError::Unsupported("ops of this kind".into())));
                 }
             }
@@ -189,6 +186,7 @@ fn may_clear(item: &Observed, policy: &Policy, links: &Links) -> bool {
         Observed::KernelRoute(key, _) => Op::KernelRoute(key.clone(), None),
         Observed::Endpoint(link, _) => Op::Endpoint(link.clone(), None),
         Observed::Attachment(key) => Op::Attachment(key.clone(), false),
+        Observed::Rule(rule) => Op::Rule(rule.clone(), false),
     };
     policy.check(Lane::State, op, links).is_ok()
 }

@@ -100,7 +100,7 @@ impl Policy {
             Op::BpfRoute(prefix, route) => self.check_bpf_route(prefix, route.as_ref(), links)?,
             Op::KernelRoute(key, route) => self.check_kernel_route(key, route.as_ref(), links)?,
             Op::FlowFlush(address) => self.check_flush(*address, links)?,
-            Op::Rule(..) => return Err(OpError::Unsupported("routing rules".into())),
+            Op::Rule(rule, _) => self.check_rule(rule)?,
             Op::Attachment(key, _) => l2::check_workload(&key.link, links)?,
             Op::Endpoint(link, endpoint) => l2::check_endpoint(link, endpoint.as_ref(), links)?,
             Op::Vtep(..) | Op::ProgramSettings(_) => {

@@ -8,11 +8,13 @@
     reason = "a test or demo that cannot go on says where it stopped"
 )]
 
+pub mod agent;
 pub mod bench;
 pub mod claims;
 pub mod flows;
 pub mod helper;
 pub mod isolate;
+pub mod monitor;
 pub mod netns;
 pub mod packets;
 pub mod ping;

@@ -10,6 +10,8 @@ mod hostile;
 mod l2;
 #[path = "netns/lookups.rs"]
 mod lookups;
+#[path = "netns/ownership.rs"]
+mod ownership;
 #[path = "netns/routes.rs"]
 mod routes;
 

@@ -105,6 +105,7 @@ pub(super) fn as_op(observed: &Observed) -> Option<Op> {
         Observed::KernelRoute(key, route) => Op::KernelRoute(key, route),
         Observed::Endpoint(link, endpoint) => Op::Endpoint(link, endpoint),
         Observed::Attachment(key) => Op::Attachment(key, true),
+        Observed::Rule(rule) => Op::Rule(rule, true),
     })
 }
 

@@ -80,6 +80,8 @@ impl Tables {
                 Observed::KernelRoute(key, value) => kernel_routes.push((key, value)),
                 Observed::Endpoint(key, value) => endpoints.push((key, value)),
                 Observed::Attachment(key) => attachments.push((key, Some(()))),
+                // None is wanted yet, and none is made.
+                Observed::Rule(_) => {}
             }
         }
         let mut recovered = resync(&mut self.link_settings, link_settings);

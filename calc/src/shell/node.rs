@@ -340,6 +340,7 @@ fn link(observed: &Observed) -> Option<&ipc_proto::LinkState> {
         | Observed::BpfRoute(..)
         | Observed::KernelRoute(..)
         | Observed::Endpoint(..)
-        | Observed::Attachment(_) => None,
+        | Observed::Attachment(_)
+        | Observed::Rule(_) => None,
     }
 }

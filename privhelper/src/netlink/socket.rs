@@ -5,9 +5,11 @@
 
 use std::io;
 
+use libc::{RTM_DELROUTE, RTM_NEWROUTE};
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST,
-    NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
+    NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NetlinkDeserializable, NetlinkHeader,
+    NetlinkSerializable,
 };
 use netlink_packet_route::{RouteNetlinkMessage, neighbour::NeighbourMessage};
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
@@ -21,10 +23,14 @@ use nix::{
 
 /// How many messages go into one system call; more gain nothing.
 const BATCH: usize = 512;
+/// How many bytes go into one system call, unless one message is longer.
+const BATCH_BYTES: usize = 1 << 20;
 /// Room in the socket for a full batch, and for errors of all of it.
 const BUFFER: usize = 8 << 20;
 /// The kernel fills at most half of this per datagram.
 const READ: usize = 64 << 10;
+/// The length of a message's header in bytes.
+const HEADER: usize = 16;
 /// Seconds that the kernel has for an answer.
 const TIMEOUT: i64 = 10;
 /// How often a dump that was disturbed is started again.
@@ -33,43 +39,101 @@ const DUMPS: u32 = 4;
 /// A change to be made.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// What.
-    pub(crate) message: RouteNetlinkMessage,
+    /// `RTM_*`.
+    kind: u16,
     /// `NLM_F_*` besides `REQUEST` and `ACK`.
-    pub(crate) flags: u16,
+    flags: u16,
+    /// What follows the header.
+    body: Vec<u8>,
+    deletes: bool,
 }
 
 impl Request {
+    /// Asks for a change with `NLM_F_*` besides `REQUEST` and `ACK`.
+    pub(crate) fn new(message: &RouteNetlinkMessage, flags: u16) -> Self {
+        Self {
+            kind: message.message_type(),
+            flags,
+            body: body(message),
+            deletes: matches!(
+                message,
+                RouteNetlinkMessage::DelRoute(_)
+                    | RouteNetlinkMessage::DelNeighbour(_)
+                    | RouteNetlinkMessage::DelAddress(_)
+                    | RouteNetlinkMessage::DelLink(_)
+                    | RouteNetlinkMessage::DelRule(_)
+            ),
+        }
+    }
+
     /// Makes an object, or makes it so if there is one.
-    pub(crate) fn set(message: RouteNetlinkMessage) -> Self {
-        let flags = NLM_F_CREATE | NLM_F_REPLACE;
-        Self { message, flags }
+    pub(crate) fn set(message: &RouteNetlinkMessage) -> Self {
+        Self::new(message, NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Makes an object; fails with `EEXIST` if there is one.
+    pub(crate) fn create(message: &RouteNetlinkMessage) -> Self {
+        Self::new(message, NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Changes or deletes an object that there is.
-    pub(crate) fn change(message: RouteNetlinkMessage) -> Self {
-        Self { message, flags: 0 }
+    pub(crate) fn change(message: &RouteNetlinkMessage) -> Self {
+        Self::new(message, 0)
+    }
+
+    /// Makes a route; fails with `EEXIST` if there is one under its key.
+    pub(crate) fn create_route(body: Vec<u8>) -> Self {
+        Self {
+            kind: RTM_NEWROUTE,
+            flags: NLM_F_CREATE | NLM_F_EXCL,
+            body,
+            deletes: false,
+        }
+    }
+
+    /// Puts a route in the place of the first one under its key.
+    pub(crate) fn replace_route(body: Vec<u8>) -> Self {
+        Self {
+            flags: NLM_F_CREATE | NLM_F_REPLACE,
+            ..Self::create_route(body)
+        }
+    }
+
+    /// Deletes a route.
+    pub(crate) fn delete_route(body: Vec<u8>) -> Self {
+        Self {
+            kind: RTM_DELROUTE,
+            flags: 0,
+            body,
+            deletes: true,
+        }
     }
 
     /// Sets or deletes a neighbour or forwarding entry.
     pub(crate) fn entry(message: NeighbourMessage, set: bool) -> Self {
         if set {
-            Self::set(RouteNetlinkMessage::NewNeighbour(message))
+            Self::set(&RouteNetlinkMessage::NewNeighbour(message))
         } else {
-            Self::change(RouteNetlinkMessage::DelNeighbour(message))
+            Self::change(&RouteNetlinkMessage::DelNeighbour(message))
         }
     }
 
     /// Returns whether it makes something absent.
     pub(crate) fn deletes(&self) -> bool {
-        matches!(
-            self.message,
-            RouteNetlinkMessage::DelRoute(_)
-                | RouteNetlinkMessage::DelNeighbour(_)
-                | RouteNetlinkMessage::DelAddress(_)
-                | RouteNetlinkMessage::DelLink(_)
-        )
+        self.deletes
     }
+
+    /// Returns how many bytes it takes among others.
+    fn len(&self) -> usize {
+        (HEADER + self.body.len()).next_multiple_of(4)
+    }
+}
+
+/// Lays out what follows the header of a message.
+pub(crate) fn body(message: &RouteNetlinkMessage) -> Vec<u8> {
+    let mut body = vec![0; message.buffer_len()];
+    message.serialize(&mut body);
+    body
 }
 
 /// Why a request failed.
@@ -116,46 +180,61 @@ impl Requests {
     }
 
     /// Makes changes in order and returns the outcome of each.
-    pub(crate) fn send(&mut self, requests: Vec<Request>) -> Vec<Result<(), Refused>> {
+    pub(crate) fn send(&mut self, requests: &[Request]) -> Vec<Result<(), Refused>> {
         let mut outcomes = Vec::with_capacity(requests.len());
-        let mut rest = requests.into_iter().peekable();
-        while rest.peek().is_some() {
-            let batch: Vec<Request> = rest.by_ref().take(BATCH).collect();
-            outcomes.extend(self.send_batch(batch));
+        let mut rest = requests;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |request: &&Request| {
+                bytes += request.len();
+                bytes <= BATCH_BYTES
+            };
+            let count = rest.iter().take(BATCH).take_while(fits).count().max(1);
+            let (now, later) = rest.split_at(count.min(rest.len()));
+            outcomes.extend(self.send_batch(now));
+            rest = later;
         }
         outcomes
     }
 
-    fn send_batch(&mut self, batch: Vec<Request>) -> Vec<Result<(), Refused>> {
+    /// Sends a batch; in halves if the socket had no room for all that the kernel said to it.
+    fn send_batch(&mut self, batch: &[Request]) -> Vec<Result<(), Refused>> {
+        match self.try_batch(batch) {
+            Ok(outcomes) => outcomes,
+            // Some may have been carried out; asking again changes nothing for those.
+            Err(Errno::ENOBUFS) if batch.len() > 1 => {
+                let (first, second) = batch.split_at(batch.len() / 2);
+                let mut outcomes = self.send_batch(first);
+                outcomes.extend(self.send_batch(second));
+                outcomes
+            }
+            Err(errno) => vec![Err(errno.into()); batch.len()],
+        }
+    }
+
+    fn try_batch(&mut self, batch: &[Request]) -> Result<Vec<Result<(), Refused>>, Errno> {
         let count = batch.len();
         let first = self.take_sequence(count);
-        let mut bytes = Vec::new();
-        for (nth, Request { message, flags }) in batch.into_iter().enumerate() {
+        let last = self.sequence.wrapping_sub(1);
+        let mut bytes = Vec::with_capacity(batch.iter().map(Request::len).sum());
+        for (nth, request) in batch.iter().enumerate() {
             // The others answer only if they fail.
             let ack = if nth + 1 == count { NLM_F_ACK } else { 0 };
             let sequence = first.wrapping_add(u32::try_from(nth).unwrap_or(u32::MAX));
-            append(&mut bytes, message, NLM_F_REQUEST | ack | flags, sequence);
+            let flags = NLM_F_REQUEST | ack | request.flags;
+            append(&mut bytes, request.kind, flags, sequence, &request.body);
         }
         let mut outcomes = vec![Ok(()); count];
-        let done = self.exchange(&bytes, |header, payload| {
-            let nth = usize::try_from(header.sequence_number.wrapping_sub(first));
+        self.exchange(&bytes, |answer| {
+            let nth = usize::try_from(answer.sequence_number().wrapping_sub(first));
             let outcome = nth.ok().and_then(|nth| outcomes.get_mut(nth));
-            if let (Some(outcome), NetlinkPayload::Error(error)) = (outcome, payload)
-                && let Some(code) = error.code
-            {
-                *outcome = Err(Refused {
-                    errno: Errno::from_raw(code.get().saturating_neg()),
-                    text: words(&error.header),
-                });
+            if let (Some(outcome), Some(Err(errno))) = (outcome, outcome_of(answer)) {
+                let text = words(answer.payload().get(4..).unwrap_or_default());
+                *outcome = Err(Refused { errno, text });
             }
-            let last = first.wrapping_add(u32::try_from(count).unwrap_or(u32::MAX) - 1);
-            Ok(header.sequence_number == last)
-        });
-        match done {
-            Ok(()) => outcomes,
-            // Some may have been carried out; asking again changes nothing for those.
-            Err(errno) => vec![Err(errno.into()); count],
-        }
+            Ok(answer.sequence_number() == last)
+        })?;
+        Ok(outcomes)
     }
 
     /// Asks for all objects that match `message`, and keeps what `keep` makes of each.
@@ -168,35 +247,38 @@ impl Requests {
         message: &RouteNetlinkMessage,
         mut keep: impl FnMut(RouteNetlinkMessage) -> Option<T>,
     ) -> Result<Vec<T>, Errno> {
+        self.dump_bodies(message, |kind, body| keep(parse(kind, body)?))
+    }
+
+    /// Asks for all objects that match `message`, and keeps what `keep` makes of the type (`RTM_*`)
+    /// and the body of each. What was read while it changed counts for nothing and is read again.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said; `EINTR` if it changes all the time.
+    pub(crate) fn dump_bodies<T>(
+        &mut self,
+        message: &RouteNetlinkMessage,
+        mut keep: impl FnMut(u16, &[u8]) -> Option<T>,
+    ) -> Result<Vec<T>, Errno> {
         for _ in 0..DUMPS {
             let sequence = self.take_sequence(1);
             let mut bytes = Vec::new();
-            append(
-                &mut bytes,
-                message.clone(),
-                NLM_F_REQUEST | NLM_F_DUMP,
-                sequence,
-            );
+            let flags = NLM_F_REQUEST | NLM_F_DUMP;
+            let (kind, body) = (message.message_type(), body(message));
+            append(&mut bytes, kind, flags, sequence, &body);
             let (mut kept, mut disturbed) = (Vec::new(), false);
-            self.exchange(&bytes, |header, payload| {
-                if header.sequence_number != sequence {
+            self.exchange(&bytes, |answer| {
+                if answer.sequence_number() != sequence {
                     return Ok(false);
                 }
-                disturbed |= header.flags & NLM_F_DUMP_INTR != 0;
-                match payload {
-                    NetlinkPayload::InnerMessage(inner) => {
-                        kept.extend(keep(inner));
+                disturbed |= answer.flags() & NLM_F_DUMP_INTR != 0;
+                match outcome_of(answer) {
+                    None => {
+                        kept.extend(keep(answer.message_type(), answer.payload()));
                         Ok(false)
                     }
-                    NetlinkPayload::Done(done) if done.code < 0 => {
-                        Err(Errno::from_raw(done.code.saturating_neg()))
-                    }
-                    NetlinkPayload::Done(_) => Ok(true),
-                    NetlinkPayload::Error(error) => match error.code {
-                        Some(code) => Err(Errno::from_raw(code.get().saturating_neg())),
-                        None => Ok(true),
-                    },
-                    NetlinkPayload::Noop | NetlinkPayload::Overrun(_) | _ => Ok(false),
+                    Some(outcome) => outcome.map(|()| true),
                 }
             })?;
             if !disturbed {
@@ -213,25 +295,20 @@ impl Requests {
     /// What the kernel said.
     pub(crate) fn get(
         &mut self,
-        message: RouteNetlinkMessage,
+        message: &RouteNetlinkMessage,
     ) -> Result<RouteNetlinkMessage, Errno> {
         let sequence = self.take_sequence(1);
         let mut bytes = Vec::new();
-        append(&mut bytes, message, NLM_F_REQUEST, sequence);
+        let (kind, body) = (message.message_type(), body(message));
+        append(&mut bytes, kind, NLM_F_REQUEST, sequence, &body);
         let mut found = None;
-        self.exchange(&bytes, |header, payload| {
-            if header.sequence_number != sequence {
+        self.exchange(&bytes, |answer| {
+            if answer.sequence_number() != sequence {
                 return Ok(false);
             }
-            match payload {
-                NetlinkPayload::InnerMessage(inner) => found = Some(inner),
-                NetlinkPayload::Error(error) => {
-                    if let Some(code) = error.code {
-                        return Err(Errno::from_raw(code.get().saturating_neg()));
-                    }
-                }
-                NetlinkPayload::Done(_) | NetlinkPayload::Noop | NetlinkPayload::Overrun(_) | _ => {
-                }
+            match outcome_of(answer) {
+                None => found = parse(answer.message_type(), answer.payload()),
+                Some(outcome) => outcome?,
             }
             Ok(true)
         })?;
@@ -242,7 +319,7 @@ impl Requests {
     fn exchange(
         &mut self,
         bytes: &[u8],
-        mut take: impl FnMut(NetlinkHeader, NetlinkPayload<RouteNetlinkMessage>) -> Result<bool, Errno>,
+        mut take: impl FnMut(&NetlinkBuffer<&[u8]>) -> Result<bool, Errno>,
     ) -> Result<(), Errno> {
         if let Err(error) = self.socket.send(bytes, 0) {
             return Err(self.reopen(&error));
@@ -257,18 +334,14 @@ impl Requests {
                 Err(error) => return Err(self.reopen(&error)),
             }
             let mut rest = buffer.as_slice();
-            while let Ok(message) = NetlinkBuffer::new_checked(rest) {
-                let length = usize::try_from(message.length()).unwrap_or(usize::MAX);
-                let whole = rest.get(..length).unwrap_or(rest);
-                match NetlinkMessage::deserialize(whole) {
-                    Ok(message) => {
-                        let (header, payload) = message.into_parts();
-                        if take(header, payload)? {
-                            return Ok(());
-                        }
-                    }
-                    // Something of another program's that the parser does not know.
-                    Err(error) => tracing::debug!(%error, "skipped a netlink message"),
+            while !rest.is_empty() {
+                // What is cut off may have told of a failure.
+                let Ok(answer) = NetlinkBuffer::new_checked(rest) else {
+                    return Err(self.reopen(&Errno::EBADMSG.into()));
+                };
+                let length = usize::try_from(answer.length()).unwrap_or(usize::MAX);
+                if take(&NetlinkBuffer::new(rest.get(..length).unwrap_or(rest)))? {
+                    return Ok(());
                 }
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
             }
@@ -306,17 +379,47 @@ fn open() -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn append(bytes: &mut Vec<u8>, message: RouteNetlinkMessage, flags: u16, sequence: u32) {
+/// Adds a message, and fills up to where the next one may start.
+fn append(bytes: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32, body: &[u8]) {
+    let length = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend(sequence.to_ne_bytes());
+    // To the kernel.
+    bytes.extend([0; 4]);
+    bytes.extend(body);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+}
+
+/// Returns what a message says of the end of a request, if it is of that sort.
+fn outcome_of(answer: &NetlinkBuffer<&[u8]>) -> Option<Result<(), Errno>> {
+    if ![NLMSG_ERROR, NLMSG_DONE].contains(&answer.message_type()) {
+        return None;
+    }
+    let code = answer
+        .payload()
+        .first_chunk()
+        .copied()
+        .map(i32::from_ne_bytes);
+    Some(match code {
+        // A positive one is how many there were.
+        Some(0..) => Ok(()),
+        Some(code) => Err(Errno::from_raw(code.saturating_neg())),
+        None => Err(Errno::EBADMSG),
+    })
+}
+
+fn parse(kind: u16, body: &[u8]) -> Option<RouteNetlinkMessage> {
     let mut header = NetlinkHeader::default();
-    header.flags = flags;
-    header.sequence_number = sequence;
-    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message));
-    message.finalize();
-    let start = bytes.len();
-    let end = start + message.buffer_len();
-    bytes.resize(end.next_multiple_of(4), 0);
-    if let Some(place) = bytes.get_mut(start..end) {
-        message.serialize(place);
+    header.message_type = kind;
+    match RouteNetlinkMessage::deserialize(&header, body) {
+        Ok(message) => Some(message),
+        // Something of another program's that the parser does not know.
+        Err(error) => {
+            tracing::debug!(%error, "skipped a netlink message");
+            None
+        }
     }
 }
 
@@ -359,5 +462,24 @@ mod tests {
         for cut in 0..answer.len() {
             drop(words(&answer[..cut]));
         }
+    }
+
+    #[test]
+    fn a_batch_whose_answers_do_not_fit_is_sent_again_in_parts() {
+        let mut requests = Requests::open().unwrap();
+        // The kernel makes it as small as it lets it be.
+        setsockopt(&requests.socket, sockopt::RcvBuf, &1).unwrap();
+        // A forwarding entry of no interface: nothing to change, and a failure each.
+        let mut message = NeighbourMessage::default();
+        message.header.ifindex = u32::from(u16::MAX) << 12;
+        let batch = vec![Request::entry(message, false); BATCH];
+        let outcomes = requests.send(&batch);
+        let refused = |outcome: &Result<(), Refused>| {
+            outcome
+                .as_ref()
+                .is_err_and(|refused| refused.errno != Errno::ENOBUFS)
+        };
+        assert_eq!(outcomes.len(), BATCH);
+        assert!(outcomes.iter().all(refused), "{outcomes:?}");
     }
 }

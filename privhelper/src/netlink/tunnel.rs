@@ -92,7 +92,7 @@ pub(super) fn set(
     } else {
         let message = RouteNetlinkMessage::NewLink(creation(name, device));
         let flags = NLM_F_CREATE | NLM_F_EXCL;
-        change(requests, "RTM_NEWLINK", name, Request { message, flags })?;
+        change(requests, "RTM_NEWLINK", name, Request::new(&message, flags))?;
         find(requests, name)?
             .ok_or_else(|| kernel(&format!("RTM_GETLINK {name}"), &Errno::ENODEV.into()))?
     };
@@ -188,7 +188,7 @@ fn get(requests: &mut Requests, name: &IfName) -> Result<Option<Actual>, Errno> 
     message
         .attributes
         .push(LinkAttribute::IfName(name.to_string()));
-    match requests.get(RouteNetlinkMessage::GetLink(message)) {
+    match requests.get(&RouteNetlinkMessage::GetLink(message)) {
         Ok(RouteNetlinkMessage::NewLink(found)) => Ok(Some(take_apart(&found))),
         Ok(_) | Err(Errno::ENODEV) => Ok(None),
         Err(errno) => Err(errno),
@@ -271,7 +271,7 @@ fn delete(requests: &mut Requests, name: &IfName, index: u32) -> Result<(), OpEr
     let mut message = LinkMessage::default();
     message.header.index = index;
     let message = RouteNetlinkMessage::DelLink(message);
-    match send(requests, Request::change(message)) {
+    match send(requests, Request::change(&message)) {
         Err(refused) if refused.errno != Errno::ENODEV => {
             Err(kernel(&format!("RTM_DELLINK {name}"), &refused))
         }
@@ -289,7 +289,7 @@ fn modify(
     message.header.index = index;
     change_it(&mut message);
     let message = RouteNetlinkMessage::SetLink(message);
-    change(requests, "RTM_SETLINK", name, Request::change(message))
+    change(requests, "RTM_SETLINK", name, Request::change(&message))
 }
 
 /// Leaves `address` as the only one besides the kernel's own link-local one.
@@ -311,11 +311,11 @@ fn set_address(
         let flags = AddressAttribute::Flags(AddressFlags::Nodad);
         message.attributes.push(flags);
         let message = RouteNetlinkMessage::NewAddress(message);
-        change(requests, "RTM_NEWADDR", name, Request::set(message))?;
+        change(requests, "RTM_NEWADDR", name, Request::set(&message))?;
     }
     for other in own.into_iter().filter(|other| *other != wanted) {
         let message = RouteNetlinkMessage::DelAddress(address_message(index, other));
-        change(requests, "RTM_DELADDR", name, Request::change(message))?;
+        change(requests, "RTM_DELADDR", name, Request::change(&message))?;
     }
     Ok(())
 }
@@ -367,7 +367,7 @@ fn full(address: IpAddr) -> u8 {
 }
 
 fn send(requests: &mut Requests, request: Request) -> Result<(), super::Refused> {
-    requests.send(vec![request]).into_iter().collect()
+    requests.send(&[request]).into_iter().collect()
 }
 
 fn change(

@@ -1,10 +1,10 @@
-//! Which routes a request may set and clear, in the BPF maps and in the kernel's tables.
+//! Which routes and rules a request may set and clear, in the BPF maps and in the kernel's tables.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipc_proto::{
     BpfRoute, BpfTarget, Hop, KernelRoute, Link, LinkRole, OpError, Protocol, RouteKey, RouteKind,
-    Table,
+    Rule, Table,
 };
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -30,6 +30,8 @@ const NEVER: [IpNet; 6] = [
 const SHORTEST: (u8, u8) = (8, 16);
 /// The most ways of a multipath route, so that a message stays small.
 const MAX_HOPS: usize = 64;
+/// The priorities of rules that are asked after the local table's and before the main table's.
+const RULES: std::ops::RangeInclusive<u32> = 1..=32765;
 /// The smallest MTU by family (RFC 791, RFC 8200), and the largest.
 const MTU: (u32, u32, u32) = (68, 1280, 65535);
 
@@ -126,6 +128,29 @@ impl Policy {
         }
         self.check_prefix(&prefix)?;
         check_scope(&prefix, links)
+    }
+
+    pub(super) fn check_rule(&self, rule: &Rule) -> Result<(), OpError> {
+        let priority = rule.priority;
+        if self.second_table.is_none() {
+            return Err(denied(format!(
+                "rule {priority}: no second_table is configured"
+            )));
+        }
+        if !RULES.contains(&priority) {
+            return Err(denied(format!(
+                "rule {priority}: outside {}-{}, between the local and the main table's",
+                RULES.start(),
+                RULES.end()
+            )));
+        }
+        match rule.mark {
+            Some((mark, relevant)) if relevant == 0 || mark & !relevant != 0 => Err(denied(
+                format!("rule {priority}: mark {mark:#x} with mask {relevant:#x}"),
+            )),
+            None if rule.invert => Err(denied(format!("rule {priority}: matches nothing"))),
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn check_prefix(&self, prefix: &IpNet) -> Result<(), OpError> {

@@ -9,10 +9,10 @@ use std::{
 };
 
 use calc::{
-    Calculator, Input, Output, Reconciler,
+    Calculator,
     event::{Block, Event, Node, Pool},
 };
-use ipc_proto::{Ack, BpfRoute, Op, codec};
+use ipc_proto::{BpfRoute, Op};
 use ipnet::{IpNet, Ipv4Net};
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
     floor::{self, Entries},
     median,
 };
-use crate::helper::{self, Calc, Helper};
+use crate::{agent::Agent, helper::Helper};
 
 /// The size of a block, as a prefix length: the default of Calico.
 const BLOCK: u8 = 26;
@@ -84,27 +84,17 @@ impl Cluster {
 }
 
 /// The cores of `calc` on one connection to a helper.
-struct Agent {
+struct Calculation {
     calculator: Calculator,
-    reconciler: Reconciler,
-    helper: Calc,
+    agent: Agent,
     desired: BTreeMap<IpNet, BpfRoute>,
 }
 
-impl Agent {
-    /// Connects, takes the lease and learns what the kernel holds.
+impl Calculation {
     async fn start(helper: &Helper) -> Self {
-        let mut helper = helper.connect().await;
-        let (mut reconciler, now) = (Reconciler::default(), Instant::now());
-        reconciler.handle(now, Input::Connected);
-        assert_eq!(reconciler.poll(now), Some(Output::Hello));
-        let (welcome, observed) = helper.hello().await;
-        reconciler.handle(now, Input::Welcome(welcome, observed));
-        let calculator = Calculator::new(Cluster::node(0));
         Self {
-            calculator,
-            reconciler,
-            helper,
+            calculator: Calculator::new(Cluster::node(0)),
+            agent: Agent::start(helper).await,
             desired: BTreeMap::new(),
         }
     }
@@ -114,24 +104,7 @@ impl Agent {
         for event in events {
             self.calculator.handle(event);
         }
-        for op in self.calculator.resolve() {
-            self.reconciler.want(op).unwrap();
-        }
-        while let Some(output) = self.reconciler.poll(Instant::now()) {
-            let Output::Apply(batch) = output else {
-                panic!("{output:?}")
-            };
-            let answer = self
-                .helper
-                .proxy
-                .apply(&helper::bytes(&batch))
-                .await
-                .unwrap();
-            let ack: Ack = codec::decode(&answer).unwrap();
-            assert!(ack.failed.is_empty(), "{:?}", ack.failed);
-            self.reconciler.handle(Instant::now(), Input::Ack(ack));
-        }
-        assert!(self.reconciler.is_in_sync());
+        self.agent.apply(self.calculator.resolve()).await;
     }
 
     /// Remembers what is wanted, for the comparison.
@@ -161,17 +134,15 @@ pub async fn initial(blocks: u32, runs: usize, changes: bool) -> Vec<Metric> {
     for run in 0..runs {
         let pins = format!("/sys/fs/bpf/bench-{label}-{run}");
         let helper = Helper::start(&format!("pin_dir = '{pins}'\n"));
-        let mut agent = Agent::start(&helper).await;
+        let mut calculation = Calculation::start(&helper).await;
         let events = Cluster { blocks }.events();
         if run == 0 {
-            agent.note(&events);
-            entries = Entries::of(&agent.desired);
+            calculation.note(&events);
+            entries = Entries::of(&calculation.desired);
         }
         let start = Instant::now();
-        agent
-            .reconciler
-            .handle(start, Input::InSync { complete: true });
-        agent.apply(events).await;
+        calculation.agent.in_sync();
+        calculation.apply(events).await;
         times.push(start.elapsed());
         let pin = Path::new(&pins).join(ebpf::MAP_V4);
         assert!(
@@ -179,7 +150,7 @@ pub async fn initial(blocks: u32, runs: usize, changes: bool) -> Vec<Metric> {
             "the map is not as it should be"
         );
         if changes && run == 0 {
-            metrics.push(one_change(&mut agent, &label).await);
+            metrics.push(one_change(&mut calculation, &label).await);
         }
         drop(helper);
         std::fs::remove_dir_all(&pins).unwrap();
@@ -203,16 +174,19 @@ pub async fn initial(blocks: u32, runs: usize, changes: bool) -> Vec<Metric> {
 }
 
 /// Moves one block at a time to another node, each time from the event to the answer.
-async fn one_change(agent: &mut Agent, label: &str) -> Metric {
+async fn one_change(calculation: &mut Calculation, label: &str) -> Metric {
     let mut times: Vec<Duration> = Vec::new();
     for number in 0..CHANGES {
         let event = Cluster::owned(number * 17, number * 17 + 2);
         let start = Instant::now();
-        agent.apply(vec![event]).await;
+        calculation.apply(vec![event]).await;
         times.push(start.elapsed());
     }
     let floor = (0..CHANGES.min(100)).map(|number| {
-        let route = agent.desired.iter().nth(usize::try_from(number).unwrap());
+        let route = calculation
+            .desired
+            .iter()
+            .nth(usize::try_from(number).unwrap());
         let (prefix, route) = route.expect("there are more");
         floor::updates(&Entries::of(&BTreeMap::from([(*prefix, route.clone())])), 1)
     });

@@ -9,7 +9,7 @@
 use std::{path::Path, process::ExitCode};
 
 use tests::{
-    bench::{self, Metric, bpf, calc, flows},
+    bench::{self, Metric, bpf, calc, flows, kernel},
     isolate,
 };
 
@@ -46,6 +46,9 @@ fn main() -> ExitCode {
     }
     if asked("conntrack") {
         metrics.extend(runtime.block_on(flows::flushes(5)));
+    }
+    if asked("kernel") {
+        metrics.extend(runtime.block_on(kernel::routes()));
     }
     print!("{}", bench::table(&metrics));
     if groups.is_empty() {

@@ -19,6 +19,7 @@ use super::cluster::{UPLINK, name, net, own_addresses, v4, v6};
 
 pub(super) const ENOMEM: i32 = 12;
 pub(super) const ENODEV: i32 = 19;
+pub(super) const EEXIST: i32 = 17;
 pub(super) const EINVAL: i32 = 22;
 pub(super) const ENOSPC: i32 = 28;
 pub(super) const ENETDOWN: i32 = 100;

@@ -415,6 +415,7 @@ fn link(observed: &Observed) -> Option<&LinkState> {
         | Observed::BpfRoute(..)
         | Observed::Endpoint(..)
         | Observed::Attachment(_)
+        | Observed::Rule(_)
         | Observed::KernelRoute(..) => None,
     }
 }

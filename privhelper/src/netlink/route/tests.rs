@@ -1,11 +1,28 @@
 //! What is set reads back as it was asked for, although the kernel reports it otherwise.
 
 use ipc_proto::{Protocol, Table};
-use netlink_packet_route::route::RouteCacheInfo;
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    route::{RouteCacheInfo, RoutePreference},
+};
 use proptest::prelude::*;
 
-use super::*;
-use crate::policy::tests::{hop, link, links, policy};
+use super::{super::socket::body, report::Standing, *};
+use crate::{
+    links::Links,
+    policy::tests::{hop, link, links, policy},
+};
+
+fn bytes(message: &RouteMessage) -> Vec<u8> {
+    body(&RouteNetlinkMessage::NewRoute(message.clone()))
+}
+
+fn read(message: &RouteMessage, policy: &Policy, links: &Links) -> Option<(RouteKey, Standing)> {
+    let body = bytes(message);
+    let report = Report::read(&body, policy)?;
+    let standing = report.standing(policy, links);
+    Some((report.key, standing))
+}
 
 /// Reports a route as the kernel does, by what was measured on 6.18.
 fn report(mut message: RouteMessage) -> RouteMessage {
@@ -93,10 +110,37 @@ proptest! {
     fn what_is_set_reads_back((key, route) in any_route()) {
         let policy = policy();
         let message = report(message(&key, &route, &policy).unwrap());
-        let existing = read(&message, &policy, &links(&policy)).unwrap();
-        prop_assert_eq!(existing.key, key);
-        prop_assert!(existing.ours);
-        prop_assert_eq!(existing.route, Some(route));
+        let (found, standing) = read(&message, &policy, &links(&policy)).unwrap();
+        prop_assert_eq!(found, key);
+        prop_assert!(standing.ours);
+        prop_assert_eq!(standing.route, Some(route));
+    }
+
+    /// Whether it is known from the request or from the report.
+    #[test]
+    fn a_deletion_has_the_identity_and_no_state((key, route) in any_route()) {
+        let policy = policy();
+        let asked = message(&key, &route, &policy).unwrap();
+        let read = |body: &[u8]| {
+            let deletion = deletion(body);
+            let report = Report::read(&deletion, &policy).unwrap();
+            (report.key.clone(), report.standing(&policy, &links(&policy)))
+        };
+        let wanted = Some(KernelRoute { mtu: None, ..route });
+        for body in [bytes(&asked), bytes(&report(asked))] {
+            let (found, standing) = read(&body);
+            prop_assert_eq!(&found, &key);
+            prop_assert_eq!(&standing.route, &wanted);
+        }
+    }
+
+    #[test]
+    fn what_is_no_report_is_no_route(body in prop::collection::vec(any::<u8>(), 0..80)) {
+        let policy = policy();
+        if let Some(report) = Report::read(&body, &policy) {
+            report.standing(&policy, &links(&policy));
+        }
+        deletion(&body);
     }
 }
 
@@ -112,7 +156,7 @@ fn what_no_request_could_make_is_ours_without_a_value() {
     };
     let asked = message(&key, &route, &policy).unwrap();
     let reread = |message: &RouteMessage| read(message, &policy, &links(&policy)).unwrap();
-    assert_eq!(reread(&asked).route, Some(route));
+    assert_eq!(reread(&asked).1.route, Some(route));
     for change in [
         |message: &mut RouteMessage| message.header.scope = RouteScope::Universe,
         |message: &mut RouteMessage| message.header.protocol = RouteProtocol::Bird,
@@ -125,9 +169,9 @@ fn what_no_request_could_make_is_ours_without_a_value() {
     ] {
         let mut changed = asked.clone();
         change(&mut changed);
-        let existing = reread(&changed);
-        assert!(existing.ours);
-        assert_eq!((existing.key, existing.route), (key.clone(), None));
+        let (found, standing) = reread(&changed);
+        assert!(standing.ours);
+        assert_eq!((found, standing.route), (key.clone(), None));
     }
 }
 

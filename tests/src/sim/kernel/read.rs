@@ -183,5 +183,6 @@ fn clear(item: &Observed) -> Op {
         Observed::KernelRoute(key, _) => Op::KernelRoute(key.clone(), None),
         Observed::Endpoint(link, _) => Op::Endpoint(link.clone(), None),
         Observed::Attachment(key) => Op::Attachment(key.clone(), false),
+        Observed::Rule(rule) => Op::Rule(rule.clone(), false),
     }
 }

@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use privhelper::policy::Policy;
 
 use super::{
-    BpfEntry, EINVAL, ENETDOWN, ENETUNREACH, ENODEV, ENOSPC, EOPNOTSUPP, Entry, Kernel, Key,
-    Payload, Route, Vxlan, Way, lead,
+    BpfEntry, EEXIST, EINVAL, ENETDOWN, ENETUNREACH, ENODEV, ENOSPC, EOPNOTSUPP, Entry, Kernel,
+    Key, Payload, Route, Vxlan, Way, lead,
 };
 
 type Outcome = Result<(), i32>;
@@ -122,7 +122,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Sets the one route of a key, in place of those that have it.
+    /// Sets the one route of a key, in place of those of ours that have it.
     fn set_route(&mut self, key: &RouteKey, route: &KernelRoute, policy: &Policy) -> Outcome {
         if !matches!(route.kind, RouteKind::Unicast(_) | RouteKind::Blackhole) {
             return Err(EOPNOTSUPP);
@@ -140,6 +140,10 @@ impl Kernel {
         }
         if route.source.is_some_and(|source| !self.is_own(source)) {
             return Err(EINVAL);
+        }
+        let mut former = self.routes.get(key).into_iter().flatten();
+        if former.any(|former| !self.owns(key, former, policy)) {
+            return Err(EEXIST);
         }
         self.routes.insert(key.clone(), vec![route]);
         Ok(())

@@ -1,0 +1,307 @@
+//! What the kernel reports of a route, read in place. Pure.
+
+use std::{fmt::Write, net::IpAddr};
+
+use ipc_proto::{Hop, KernelRoute, Link, LinkRole, RouteKey, RouteKind};
+use ipnet::IpNet;
+use libc::{
+    RT_SCOPE_UNIVERSE, RTA_CACHEINFO, RTA_DST, RTA_GATEWAY, RTA_METRICS, RTA_MULTIPATH, RTA_OIF,
+    RTA_PREF, RTA_PREFSRC, RTA_PRIORITY, RTA_TABLE, RTA_VIA, RTM_F_CLONED, RTN_BLACKHOLE,
+    RTN_LOCAL, RTN_PROHIBIT, RTN_THROW, RTN_UNICAST, RTN_UNREACHABLE,
+};
+
+use super::super::attributes::{attributes, push, u16_at, u32_at};
+use crate::{
+    links::Links,
+    policy::{Found, Policy},
+};
+
+/// The length of `struct rtmsg`.
+const HEADER: usize = 12;
+/// The length of `struct rtnexthop`.
+const HOP: usize = 8;
+/// `RTA_NH_ID`: a next hop that is an object of its own.
+const NEXT_HOP_ID: u16 = 30;
+/// `RTAX_LOCK` and `RTAX_MTU`.
+const LOCK: u16 = 1;
+const MTU: u16 = 2;
+/// `RTNH_F_ONLINK`.
+const ONLINK: u8 = 4;
+/// Where `struct rta_cacheinfo` has the time that is left.
+const EXPIRES: usize = 8;
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(in super::super) struct Report<'a> {
+    /// What the route is known by.
+    pub(in super::super) key: RouteKey,
+    /// The message, less its header.
+    pub(in super::super) body: &'a [u8],
+    /// The number of who made it.
+    protocol: u8,
+    scope: u8,
+    kind: u8,
+    onlink: bool,
+    oif: Option<u32>,
+    via: Option<IpAddr>,
+    source: Option<IpAddr>,
+    mtu: Option<u32>,
+    hops: Option<&'a [u8]>,
+    /// It has something that no request asks for.
+    odd: bool,
+}
+
+/// What a route is to us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct Standing {
+    /// Whether it is ours.
+    pub(in super::super) ours: bool,
+    /// What it does, if a request could have made it.
+    pub(in super::super) route: Option<KernelRoute>,
+}
+
+impl<'a> Report<'a> {
+    /// Reads a report; none if it is of a kind of route that has no [`RouteKey`].
+    pub(in super::super) fn read(body: &'a [u8], policy: &Policy) -> Option<Self> {
+        let &[
+            family,
+            length,
+            source_length,
+            tos,
+            table,
+            protocol,
+            scope,
+            kind,
+        ] = body.first_chunk()?;
+        let flags = u32_at(body, 8)?;
+        if flags & RTM_F_CLONED != 0 || tos != 0 || source_length != 0 {
+            return None;
+        }
+        let mut address = match i32::from(family) {
+            libc::AF_INET => IpAddr::from([0_u8; 4]),
+            libc::AF_INET6 => IpAddr::from([0_u8; 16]),
+            _ => return None,
+        };
+        let (mut number, mut metric) = (u32::from(table), 0);
+        let (mut oif, mut via, mut source, mut mtu, mut hops) = (None, None, None, None, None);
+        let mut odd = false;
+        for (attribute, value) in attributes(body.get(HEADER..)?) {
+            match attribute {
+                RTA_TABLE => number = u32_at(value, 0)?,
+                RTA_DST => address = ip(value)?,
+                RTA_PRIORITY => metric = u32_at(value, 0)?,
+                RTA_OIF => oif = u32_at(value, 0),
+                RTA_GATEWAY => via = ip(value),
+                RTA_PREFSRC => source = ip(value),
+                RTA_MULTIPATH => hops = Some(value),
+                RTA_METRICS => {
+                    for (metric, value) in attributes(value) {
+                        match (metric, u32_at(value, 0)) {
+                            (MTU, value) => mtu = value,
+                            (LOCK, Some(0)) => {}
+                            _ => odd = true,
+                        }
+                    }
+                }
+                RTA_PREF => odd |= value != [0],
+                RTA_CACHEINFO => odd |= u32_at(value, EXPIRES) != Some(0),
+                _ => odd = true,
+            }
+        }
+        let (table, _) = policy.tables().find(|(_, known)| *known == number)?;
+        let prefix = IpNet::new(address, length).ok()?;
+        let onlink = flags & u32::from(ONLINK) != 0;
+        Some(Self {
+            key: RouteKey::new(table, prefix, metric),
+            body,
+            protocol,
+            scope,
+            kind,
+            onlink,
+            oif,
+            via,
+            source,
+            mtu,
+            hops,
+            odd,
+        })
+    }
+
+    /// Tells whose it is and what it does.
+    pub(in super::super) fn standing(&self, policy: &Policy, links: &Links) -> Standing {
+        let role = |index: u32| {
+            let state = links.by_index(index);
+            state.map_or(LinkRole::Other, |state| state.role)
+        };
+        let outputs: Vec<LinkRole> = match (refuses(self.kind), self.hops) {
+            (true, _) => Vec::new(),
+            (false, Some(bytes)) => hops(bytes).map(|hop| role(hop.index)).collect(),
+            (false, None) => self.oif.map(role).into_iter().collect(),
+        };
+        let found = Found {
+            table: self.key.table,
+            prefix: self.key.prefix,
+            protocol: self.protocol,
+            outputs: &outputs,
+        };
+        let route = || {
+            let kind = self
+                .kind(links)
+                .filter(|kind| !self.odd && self.fits(kind))?;
+            Some(KernelRoute {
+                kind,
+                protocol: policy.protocol_of(&found)?,
+                source: self.source,
+                mtu: self.mtu,
+            })
+        };
+        let ours = policy.owns(&found);
+        Standing {
+            ours,
+            route: if ours { route() } else { None },
+        }
+    }
+
+    /// Describes it to the operator.
+    pub(in super::super) fn describe(&self, links: &Links) -> String {
+        let mut text = format!("protocol {}", self.protocol);
+        if let Some(via) = self.via {
+            write!(text, " via {via}").unwrap_or_default();
+        }
+        let name = |index| match links.by_index(index) {
+            Some(state) => state.link.name.to_string(),
+            None => format!("{index}"),
+        };
+        match (self.oif, self.hops) {
+            (Some(index), _) if !refuses(self.kind) => {
+                write!(text, " dev {}", name(index)).unwrap_or_default();
+            }
+            (_, Some(_)) => text.push_str(", multipath"),
+            (Some(_) | None, None) => {}
+        }
+        text
+    }
+
+    /// Returns whether it has the scope that a request for this would give it.
+    fn fits(&self, kind: &RouteKind) -> bool {
+        let wanted: u8 = super::scope(&self.key.prefix, kind).into();
+        self.scope == wanted
+            || matches!(self.key.prefix, IpNet::V6(_)) && self.scope == RT_SCOPE_UNIVERSE
+    }
+
+    /// Reads what it does; none if no request asks for that.
+    fn kind(&self, links: &Links) -> Option<RouteKind> {
+        let link = |index| -> Option<Link> { Some(links.by_index(index)?.link.clone()) };
+        match (self.kind, self.hops) {
+            (RTN_UNICAST, None) => Some(RouteKind::Unicast(Hop {
+                link: link(self.oif?)?,
+                via: self.via,
+                onlink: self.onlink,
+            })),
+            (RTN_UNICAST, Some(bytes)) => {
+                let hops: Option<Vec<Hop>> = hops(bytes)
+                    .map(|hop| {
+                        let mut via = None;
+                        for attribute in attributes(hop.attributes) {
+                            match attribute {
+                                (RTA_GATEWAY, value) if via.is_none() => via = Some(ip(value)?),
+                                _ => return None,
+                            }
+                        }
+                        // All weights are equal if all are 1, which is 0 here.
+                        (hop.weight == 0).then_some(Hop {
+                            link: link(hop.index)?,
+                            via,
+                            onlink: hop.flags & ONLINK != 0,
+                        })
+                    })
+                    .collect();
+                hops.map(RouteKind::Multipath)
+            }
+            (RTN_LOCAL, None) => Some(RouteKind::Local(link(self.oif?)?)),
+            (RTN_BLACKHOLE, None) => Some(RouteKind::Blackhole),
+            (RTN_PROHIBIT, None) => Some(RouteKind::Prohibit),
+            (RTN_UNREACHABLE, None) => Some(RouteKind::Unreachable),
+            (RTN_THROW, None) => Some(RouteKind::Throw),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a route of this kind leads nowhere.
+fn refuses(kind: u8) -> bool {
+    [RTN_BLACKHOLE, RTN_PROHIBIT, RTN_UNREACHABLE, RTN_THROW].contains(&kind)
+}
+
+/// One of several ways.
+struct NextHop<'a> {
+    flags: u8,
+    weight: u8,
+    index: u32,
+    attributes: &'a [u8],
+}
+
+fn hops(bytes: &[u8]) -> impl Iterator<Item = NextHop<'_>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let length = usize::from(u16_at(rest, 0)?);
+        let whole = rest.get(..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(NextHop {
+            flags: *whole.get(2)?,
+            weight: *whole.get(3)?,
+            index: u32_at(whole, 4)?,
+            attributes: whole.get(HOP..)?,
+        })
+    })
+}
+
+/// Makes the body of the message that deletes exactly this route, of that of the report or of the
+/// request that made it: the kernel compares all that is given. An IPv4 metric of 0 is not.
+pub(in super::super) fn deletion(body: &[u8]) -> Vec<u8> {
+    let mut delete = Vec::with_capacity(body.len());
+    let (header, rest) = body.split_at_checked(HEADER).unwrap_or((body, &[]));
+    delete.extend(header);
+    // All flags but one tell of a state.
+    if let Some(&mut [ref mut first, ref mut others @ ..]) = delete.get_mut(8..) {
+        *first &= ONLINK;
+        others.fill(0);
+    }
+    let refuses = header.get(7).is_some_and(|kind| refuses(*kind));
+    let by_object = attributes(rest).any(|(attribute, _)| attribute == NEXT_HOP_ID);
+    for (attribute, value) in attributes(rest) {
+        match attribute {
+            RTA_TABLE | RTA_DST | RTA_PRIORITY | RTA_PREFSRC | NEXT_HOP_ID => {
+                push(&mut delete, attribute, value);
+            }
+            RTA_OIF if !refuses && !by_object => push(&mut delete, attribute, value),
+            RTA_GATEWAY | RTA_VIA if !by_object => push(&mut delete, attribute, value),
+            RTA_MULTIPATH if !by_object => push(&mut delete, attribute, &without_state(value)),
+            _ => {}
+        }
+    }
+    delete
+}
+
+/// Leaves no flag of a way out but what a request may ask for.
+fn without_state(ways: &[u8]) -> Vec<u8> {
+    let mut ways = ways.to_vec();
+    let mut at = 0;
+    while let Some(length) = u16_at(&ways, at)
+        .map(usize::from)
+        .filter(|length| *length >= HOP)
+    {
+        if let Some(flags) = ways.get_mut(at + 2) {
+            *flags &= ONLINK;
+        }
+        at += length.next_multiple_of(4);
+    }
+    ways
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(bytes) = <[u8; 4]>::try_from(bytes) {
+        return Some(bytes.into());
+    }
+    Some(<[u8; 16]>::try_from(bytes).ok()?.into())
+}

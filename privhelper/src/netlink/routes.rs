@@ -1,0 +1,379 @@
+//! Routes set and cleared by key, each change on its own.
+//!
+//! Only what is ours is replaced or deleted, and only in its full identity. Which route of ours is
+//! under a key is remembered as a hint that spares look-ups: the kernel compares all of it, so that
+//! a wrong one deletes nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::{Bound, Range},
+};
+
+use ipc_proto::{KernelRoute, Observed, OpError, RouteKey, Table};
+use ipnet::IpNet;
+use netlink_packet_route::RouteNetlinkMessage;
+use nix::errno::Errno;
+
+use super::{
+    kernel,
+    route::{self, Report},
+    socket::{self, Refused, Request, Requests},
+};
+use crate::{dataplane::errno_number, links::Links, policy::Policy};
+
+/// What a key shall be.
+pub(super) type Change<'a> = (&'a RouteKey, Option<&'a KernelRoute>);
+
+type Outcome = Result<(), OpError>;
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    /// The body of the report of the one route of ours under a key, or of the request for it.
+    known: BTreeMap<RouteKey, Box<[u8]>>,
+}
+
+/// A route that was looked up.
+struct Existing {
+    ours: bool,
+    route: Option<KernelRoute>,
+    body: Box<[u8]>,
+    /// What the operator is told of another program's.
+    description: String,
+}
+
+/// What it takes to change or read routes.
+pub(super) struct Kernel<'a> {
+    pub(super) requests: &'a mut Requests,
+    pub(super) policy: &'a Policy,
+    pub(super) links: &'a Links,
+}
+
+impl Routes {
+    /// Sets and clears routes in order and returns what became of each.
+    pub(super) fn apply(
+        &mut self,
+        kernel: &mut Kernel<'_>,
+        changes: &[Change<'_>],
+    ) -> Vec<Outcome> {
+        let mut outcomes = Vec::with_capacity(changes.len());
+        // What is looked up must not change in the same go, so no key comes twice.
+        let together = |(a, set_a): &Change<'_>, (b, set_b): &Change<'_>| {
+            a < b && set_a.is_some() == set_b.is_some()
+        };
+        for run in changes.chunk_by(together) {
+            outcomes.extend(match run.first() {
+                Some((_, Some(_))) => self.set(kernel, run),
+                Some((_, None)) | None => self.clear(kernel, run),
+            });
+        }
+        outcomes
+    }
+
+    /// Makes routes whose keys are free, and looks the others up.
+    fn set(&mut self, kernel: &mut Kernel<'_>, run: &[Change<'_>]) -> Vec<Outcome> {
+        let bodies: Vec<Result<Vec<u8>, OpError>> = run
+            .iter()
+            .map(|change| body(change, kernel.policy))
+            .collect();
+        let create = |body: &Vec<u8>| Request::create_route(body.clone());
+        let requests: Vec<Request> = bodies.iter().flatten().map(create).collect();
+        let mut sent = kernel.requests.send(&requests).into_iter();
+        let mut outcomes = Vec::with_capacity(run.len());
+        let mut taken = Vec::new();
+        for (at, ((key, _), body)) in run.iter().zip(bodies).enumerate() {
+            outcomes.push(body.and_then(|body| match sent.next() {
+                Some(Ok(())) => {
+                    self.known.insert((*key).clone(), body.into());
+                    Ok(())
+                }
+                Some(Err(refused)) if refused.errno == Errno::EEXIST => {
+                    taken.push((at, body));
+                    Ok(())
+                }
+                Some(Err(refused)) => Err(failed("RTM_NEWROUTE", key, &refused)),
+                None => Err(failed("RTM_NEWROUTE", key, &Errno::ENODATA.into())),
+            }));
+        }
+        if !taken.is_empty() {
+            self.replace(kernel, run, taken, &mut outcomes);
+        }
+        outcomes
+    }
+
+    /// Sets routes whose keys are taken: by a route of ours, or by another program's.
+    fn replace(
+        &mut self,
+        kernel: &mut Kernel<'_>,
+        run: &[Change<'_>],
+        taken: Vec<(usize, Vec<u8>)>,
+        outcomes: &mut [Outcome],
+    ) {
+        let changes = || taken.iter().filter_map(|(at, _)| run.get(*at));
+        let mut found = kernel.existing(&changes().map(|(key, _)| *key).collect());
+        let mut requests = Vec::new();
+        let plans: Vec<Result<Range<usize>, OpError>> = changes()
+            .zip(&taken)
+            .map(|((key, route), (_, body))| {
+                let found = found.as_mut().map_err(|errno| {
+                    let refused = Refused::from(*errno);
+                    failed("RTM_GETROUTE", key, &refused)
+                })?;
+                let start = requests.len();
+                let existing = found.remove(*key).unwrap_or_default();
+                if let Some(foreign) = existing.iter().find(|existing| !existing.ours) {
+                    return Err(taken_by(key, &foreign.description));
+                }
+                let kept = existing
+                    .iter()
+                    .position(|existing| existing.route.as_ref() == *route);
+                if kept.is_none() {
+                    // It takes the place of the first one, unless that is gone meanwhile.
+                    let body = body.clone();
+                    requests.push(if existing.is_empty() {
+                        Request::create_route(body)
+                    } else {
+                        Request::replace_route(body)
+                    });
+                }
+                let stays = kept.unwrap_or_default();
+                let siblings = existing.iter().enumerate().filter(|(at, _)| *at != stays);
+                requests.extend(siblings.map(|(_, sibling)| sibling.deletion()));
+                Ok(start..requests.len())
+            })
+            .collect();
+        let sent = settled(kernel.requests, &requests);
+        for ((at, body), plan) in taken.into_iter().zip(plans) {
+            let (Some((key, _)), Some(outcome)) = (run.get(at), outcomes.get_mut(at)) else {
+                continue;
+            };
+            *outcome = plan.and_then(|range| first_failure(&sent, range, "RTM_NEWROUTE", key));
+            if outcome.is_ok() {
+                self.known.insert((*key).clone(), body.into());
+            } else {
+                self.known.remove(*key);
+            }
+        }
+    }
+
+    /// Deletes what is known, and looks the rest up.
+    fn clear(&mut self, kernel: &mut Kernel<'_>, run: &[Change<'_>]) -> Vec<Outcome> {
+        let exact: Vec<Option<Request>> = run.iter().map(|(key, _)| self.deletion(key)).collect();
+        let requests: Vec<Request> = exact.iter().flatten().cloned().collect();
+        let mut sent = kernel.requests.send(&requests).into_iter();
+        let mut outcomes = Vec::with_capacity(run.len());
+        let mut unknown = Vec::new();
+        for (at, ((key, _), exact)) in run.iter().zip(exact).enumerate() {
+            let absent = Err(Refused::from(Errno::ESRCH));
+            let outcome = exact.map_or(absent, |_| {
+                sent.next().unwrap_or(Err(Errno::ENODATA.into()))
+            });
+            self.known.remove(*key);
+            outcomes.push(match outcome {
+                Ok(()) => Ok(()),
+                Err(refused) if refused.is_absence() => {
+                    unknown.push(at);
+                    Ok(())
+                }
+                Err(refused) => Err(failed("RTM_DELROUTE", key, &refused)),
+            });
+        }
+        if unknown.is_empty() {
+            return outcomes;
+        }
+        let keys = unknown.iter().filter_map(|at| run.get(*at));
+        let mut found = kernel.existing(&keys.map(|(key, _)| *key).collect());
+        let mut requests = Vec::new();
+        let mut ranges = Vec::new();
+        for at in &unknown {
+            let Some((key, _)) = run.get(*at) else {
+                continue;
+            };
+            let start = requests.len();
+            if let Ok(found) = &mut found {
+                let ours = found.remove(*key).unwrap_or_default().into_iter();
+                requests.extend(
+                    ours.filter(|existing| existing.ours)
+                        .map(|ours| ours.deletion()),
+                );
+            }
+            ranges.push(start..requests.len());
+        }
+        let sent = settled(kernel.requests, &requests);
+        for (at, range) in unknown.into_iter().zip(ranges) {
+            let (Some((key, _)), Some(outcome)) = (run.get(at), outcomes.get_mut(at)) else {
+                continue;
+            };
+            *outcome = match &found {
+                Ok(_) => first_failure(&sent, range, "RTM_DELROUTE", key),
+                Err(errno) => Err(failed("RTM_GETROUTE", key, &(*errno).into())),
+            };
+        }
+        outcomes
+    }
+
+    /// Returns the request that deletes the route of ours that is known to be under a key; none if
+    /// that could delete another.
+    fn deletion(&self, key: &RouteKey) -> Option<Request> {
+        let body = self.known.get(key)?;
+        if key.metric == 0 {
+            // The kernel takes it for any metric, if no route has it.
+            let after = (Bound::Excluded(key), Bound::Unbounded);
+            let (next, _) = self.known.range(after).next().unzip();
+            if next.is_some_and(|next| (next.table, next.prefix) == (key.table, key.prefix)) {
+                return None;
+            }
+        }
+        Some(Request::delete_route(route::deletion(body)))
+    }
+
+    /// Gives all that is ours to `sink`, and remembers it.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub(super) fn snapshot(
+        &mut self,
+        kernel: &mut Kernel<'_>,
+        sink: &mut impl FnMut(Observed),
+    ) -> Result<(), Errno> {
+        self.known.clear();
+        let tables: Vec<Table> = kernel.policy.tables().map(|(table, _)| table).collect();
+        for (table, ipv6) in tables
+            .into_iter()
+            .flat_map(|table| [(table, false), (table, true)])
+        {
+            let links = kernel.links;
+            let policy = kernel.policy;
+            let ours = kernel.dump(table, ipv6, |report| {
+                let standing = report.standing(policy, links);
+                let body = Box::<[u8]>::from(report.body);
+                standing.ours.then_some((report.key, standing.route, body))
+            })?;
+            let mut several = BTreeSet::new();
+            for (key, route, body) in ours {
+                if self.known.insert(key.clone(), body).is_some() {
+                    several.insert(key.clone());
+                }
+                sink(Observed::KernelRoute(key, route));
+            }
+            for key in several {
+                self.known.remove(&key);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Kernel<'_> {
+    /// Returns what there is under some keys, ours or not, in the kernel's order.
+    fn existing(
+        &mut self,
+        keys: &BTreeSet<&RouteKey>,
+    ) -> Result<BTreeMap<RouteKey, Vec<Existing>>, Errno> {
+        let places: BTreeSet<(Table, bool)> = keys
+            .iter()
+            .map(|key| (key.table, matches!(key.prefix, IpNet::V6(_))))
+            .collect();
+        let (policy, links) = (self.policy, self.links);
+        let mut found: BTreeMap<RouteKey, Vec<Existing>> = BTreeMap::new();
+        for (table, ipv6) in places {
+            let existing = self.dump(table, ipv6, |report| {
+                if !keys.contains(&report.key) {
+                    return None;
+                }
+                let standing = report.standing(policy, links);
+                let existing = Existing {
+                    ours: standing.ours,
+                    route: standing.route,
+                    body: report.body.into(),
+                    description: report.describe(links),
+                };
+                Some((report.key, existing))
+            })?;
+            for (key, existing) in existing {
+                found.entry(key).or_default().push(existing);
+            }
+        }
+        Ok(found)
+    }
+
+    fn dump<T>(
+        &mut self,
+        table: Table,
+        ipv6: bool,
+        mut keep: impl FnMut(Report<'_>) -> Option<T>,
+    ) -> Result<Vec<T>, Errno> {
+        let policy = self.policy;
+        let Some(number) = policy.table(table) else {
+            return Ok(Vec::new());
+        };
+        let message = RouteNetlinkMessage::GetRoute(route::dump(ipv6, number));
+        let found = self.requests.dump_bodies(&message, |kind, body| {
+            if kind != libc::RTM_NEWROUTE {
+                return None;
+            }
+            keep(Report::read(body, policy)?)
+        });
+        match found {
+            // The table has no route yet.
+            Err(Errno::ENOENT) => Ok(Vec::new()),
+            other => other,
+        }
+    }
+}
+
+impl Existing {
+    fn deletion(&self) -> Request {
+        Request::delete_route(route::deletion(&self.body))
+    }
+}
+
+/// Lays out the request for a route.
+fn body((key, route): &Change<'_>, policy: &Policy) -> Result<Vec<u8>, OpError> {
+    route
+        .and_then(|route| route::message(key, route, policy))
+        .map(|message| socket::body(&RouteNetlinkMessage::NewRoute(message)))
+        .ok_or_else(|| OpError::Denied(format!("{}: no second_table is configured", key.prefix)))
+}
+
+/// Sends requests; what is to be deleted may be absent.
+fn settled(requests: &mut Requests, sent: &[Request]) -> Vec<Result<(), Refused>> {
+    let outcomes = requests.send(sent).into_iter().zip(sent);
+    outcomes
+        .map(|(outcome, request)| match outcome {
+            Err(refused) if request.deletes() && refused.is_absence() => Ok(()),
+            other => other,
+        })
+        .collect()
+}
+
+fn first_failure(
+    sent: &[Result<(), Refused>],
+    range: Range<usize>,
+    call: &str,
+    key: &RouteKey,
+) -> Outcome {
+    let failure = sent
+        .get(range)
+        .unwrap_or_default()
+        .iter()
+        .find_map(|outcome| outcome.as_ref().err());
+    failure.map_or(Ok(()), |refused| Err(failed(call, key, refused)))
+}
+
+fn failed(call: &str, key: &RouteKey, refused: &Refused) -> OpError {
+    let name = format!("{call} {} metric {}", key.prefix, key.metric);
+    kernel(&name, refused)
+}
+
+fn taken_by(key: &RouteKey, description: &str) -> OpError {
+    OpError::Kernel {
+        call: format!(
+            "RTM_NEWROUTE {} metric {} (another program's route has this key: {description}; it is \
+             left alone: remove it, or give it another metric)",
+            key.prefix, key.metric
+        ),
+        errno: errno_number(Errno::EEXIST),
+    }
+}

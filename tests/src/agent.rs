@@ -1,0 +1,86 @@
+//! The core that writes, on one connection to a real helper, for tests and benches.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "a test that cannot go on panics"
+)]
+
+use std::time::Instant;
+
+use calc::{Input, Output, Reconciler};
+use ipc_proto::{Ack, Op, codec};
+
+use crate::helper::{self, Calc, Helper};
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Agent {
+    reconciler: Reconciler,
+    helper: Calc,
+}
+
+impl Agent {
+    /// Connects, takes the lease and learns what the kernel holds; writes nothing before the
+    /// datastore is said to be in sync.
+    pub async fn start(helper: &Helper) -> Self {
+        let mut agent = Self {
+            reconciler: Reconciler::default(),
+            helper: helper.connect().await,
+        };
+        agent.reconciler.handle(Instant::now(), Input::Connected);
+        agent.hello().await;
+        agent
+    }
+
+    /// Says that the datastore has shown all that it holds.
+    pub fn in_sync(&mut self) {
+        let in_sync = Input::InSync { complete: true };
+        self.reconciler.handle(Instant::now(), in_sync);
+    }
+
+    /// Says that these are all that is wanted and are in place: nothing must be written.
+    pub fn in_sync_with(&mut self, ops: impl IntoIterator<Item = Op>) {
+        for op in ops {
+            self.reconciler.want(op).unwrap();
+        }
+        self.in_sync();
+        assert_eq!(self.reconciler.poll(Instant::now()), None);
+    }
+
+    async fn hello(&mut self) {
+        assert_eq!(self.reconciler.poll(Instant::now()), Some(Output::Hello));
+        let (welcome, observed) = self.helper.hello().await;
+        let welcome = Input::Welcome(welcome, observed);
+        self.reconciler.handle(Instant::now(), welcome);
+    }
+
+    /// Makes these wanted, and returns when the kernel is as it should be.
+    pub async fn apply(&mut self, ops: impl IntoIterator<Item = Op>) {
+        for op in ops {
+            self.reconciler.want(op).unwrap();
+        }
+        while let Some(output) = self.reconciler.poll(Instant::now()) {
+            let Output::Apply(batch) = output else {
+                panic!("{output:?}")
+            };
+            let answer = self
+                .helper
+                .proxy
+                .apply(&helper::bytes(&batch))
+                .await
+                .unwrap();
+            let ack: Ack = codec::decode(&answer).unwrap();
+            assert!(ack.failed.is_empty(), "{:?}", ack.failed);
+            self.reconciler.handle(Instant::now(), Input::Ack(ack));
+        }
+        assert!(self.reconciler.is_in_sync());
+    }
+
+    /// Reads the kernel back, which must need no change.
+    pub async fn resync(&mut self) {
+        self.reconciler.handle(Instant::now(), Input::Resync);
+        self.hello().await;
+        assert_eq!(self.reconciler.poll(Instant::now()), None);
+    }
+}

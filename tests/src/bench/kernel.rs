@@ -1,0 +1,163 @@
+//! Kernel routes, from what is wanted to the kernel: the shipped core, the real helper and
+//! transport, beside bare netlink messages of the same routes.
+
+mod raw;
+
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+use ipc_proto::{Hop, KernelRoute, Link, Op, Protocol, RouteKey, RouteKind, Table};
+use ipnet::{IpNet, Ipv4Net};
+
+use self::raw::Raw;
+use super::{Metric, median};
+use crate::{
+    agent::Agent,
+    helper::{Helper, link},
+    netns::shell,
+};
+
+/// How many links of workloads there are.
+const LINKS: u32 = 64;
+/// The metric of a workload's route.
+const METRIC: u32 = 1024;
+/// The most routes.
+const MOST: u32 = 65_536;
+
+/// A route to an address on a link.
+#[derive(Clone, Debug)]
+struct Route {
+    address: Ipv4Addr,
+    link: Link,
+}
+
+impl Route {
+    fn op(&self, wanted: bool) -> Op {
+        let prefix = IpNet::V4(Ipv4Net::new_assert(self.address, 32));
+        let route = KernelRoute {
+            kind: RouteKind::Unicast(Hop {
+                link: self.link.clone(),
+                via: None,
+                onlink: false,
+            }),
+            protocol: Protocol::Device,
+            source: None,
+            mtu: None,
+        };
+        let key = RouteKey::new(Table::Main, prefix, METRIC);
+        Op::KernelRoute(key, wanted.then_some(route))
+    }
+}
+
+/// What was measured of one thing: ours, and the floor.
+#[derive(Default)]
+struct Times {
+    ours: Vec<Duration>,
+    floor: Vec<Duration>,
+}
+
+impl Times {
+    fn metric(mut self, name: String, reference: Option<f64>) -> Metric {
+        self.floor.sort_unstable();
+        let mut metric = Metric::of_durations(name, self.ours).with_floor(median(&self.floor));
+        metric.reference = reference;
+        metric
+    }
+}
+
+/// Measures all: the first writing, reading back, small changes and clearing.
+///
+/// # Panics
+///
+/// If the kernel does not hold what it should.
+pub async fn routes() -> Vec<Metric> {
+    let links: Vec<Link> = (0..LINKS)
+        .map(|number| {
+            let name = format!("cali{number}");
+            shell(&format!(
+                "ip link add {name} type veth peer name pod{number} && ip link set {name} up \
+                 && ip link set pod{number} up"
+            ));
+            link(&name)
+        })
+        .collect();
+    let helper = Helper::start("pin_dir = '/sys/fs/bpf/bench-kernel'\n");
+    let mut metrics = Vec::new();
+    for (count, runs) in [(1000, 21), (10_000, 11), (MOST, 7)] {
+        metrics.extend(with_routes(&helper, &links, count, runs).await);
+    }
+    metrics
+}
+
+/// Returns `count` routes in the order of their keys, from number `first` on.
+fn some(links: &[Link], first: u32, count: u32) -> Vec<Route> {
+    (first..first + count)
+        .map(|number| Route {
+            address: Ipv4Addr::from((10 << 24) + number),
+            link: links[(number % LINKS) as usize].clone(),
+        })
+        .collect()
+}
+
+async fn with_routes(helper: &Helper, links: &[Link], count: u32, runs: usize) -> Vec<Metric> {
+    let all = some(links, 0, count);
+    let (one, hundred) = (some(links, count, 1), some(links, count, 100));
+    let mut raw = Raw::open();
+    let [mut add, mut dump, mut plus_1, mut plus_100, mut delete] =
+        std::array::from_fn(|_| Times::default());
+    for _ in 0..runs {
+        add.floor.push(raw.change(&all, true));
+        dump.floor.push(raw.dump(all.len()));
+        for (delta, times) in [(&one, &mut plus_1), (&hundred, &mut plus_100)] {
+            for _ in 0..10 {
+                times.floor.push(raw.change(delta, true));
+                raw.change(delta, false);
+            }
+        }
+        delete.floor.push(raw.change(&all, false));
+
+        let mut agent = Agent::start(helper).await;
+        agent.in_sync();
+        add.ours.push(apply(&mut agent, &all, true).await);
+        raw.dump(all.len());
+        let start = Instant::now();
+        agent.resync().await;
+        dump.ours.push(start.elapsed());
+        for (delta, times) in [(&one, &mut plus_1), (&hundred, &mut plus_100)] {
+            for _ in 0..10 {
+                times.ours.push(apply(&mut agent, delta, true).await);
+                apply(&mut agent, delta, false).await;
+            }
+        }
+        delete.ours.push(apply(&mut agent, &all, false).await);
+        raw.dump(0);
+    }
+    let label = if count == MOST {
+        "65k".to_owned()
+    } else {
+        format!("{}k", count / 1000)
+    };
+    let most = |reference: f64| (count == MOST).then_some(reference);
+    let mut metrics = vec![add.metric(format!("kernel.initial_add.{label}"), most(1938.0))];
+    if count >= 10_000 {
+        metrics.push(dump.metric(format!("kernel.noop_resync.{label}"), most(208.0)));
+    }
+    if count == MOST {
+        metrics.extend([
+            plus_1.metric("kernel.delta.1_at_65k".to_owned(), None),
+            plus_100.metric("kernel.delta.100_at_65k".to_owned(), Some(3.3)),
+            delete.metric("kernel.delete_all.65k".to_owned(), Some(2581.0)),
+        ]);
+    }
+    metrics
+}
+
+/// Sets or clears routes, from what is wanted to the last answer.
+async fn apply(agent: &mut Agent, routes: &[Route], wanted: bool) -> Duration {
+    let ops: Vec<Op> = routes.iter().map(|route| route.op(wanted)).collect();
+    let start = Instant::now();
+    agent.apply(ops).await;
+    start.elapsed()
+}

@@ -1,0 +1,284 @@
+//! What others have made under our keys, and what we need not write.
+
+use ipc_proto::{Hop, KernelRoute, Op, OpError, Protocol, RouteKey, RouteKind, Rule, Table};
+use tests::{
+    agent::Agent,
+    helper::{Helper, link},
+    monitor::Monitor,
+    netns::shell,
+};
+
+use super::{
+    address, prefix,
+    routes::{routes, set, world},
+    sorted, test,
+};
+
+fn key(text: &str, metric: u32) -> RouteKey {
+    RouteKey::new(Table::Main, prefix(text), metric)
+}
+
+fn out(name: &str, via: Option<&str>, protocol: Protocol) -> KernelRoute {
+    KernelRoute {
+        kind: RouteKind::Unicast(Hop {
+            link: link(name),
+            via: via.map(address),
+            onlink: via.is_some(),
+        }),
+        protocol,
+        source: None,
+        mtu: None,
+    }
+}
+
+#[test]
+fn another_programs_route_under_our_key_stays_and_is_named() {
+    test(
+        "ownership::another_programs_route_under_our_key_stays_and_is_named",
+        || async {
+            let (_helper, mut calc) = world().await;
+            shell(
+                "ip route add 10.1.1.0/26 via 192.0.2.9 dev eth0 proto bird
+                 ip route add blackhole 10.1.2.0/26 proto static
+                 ip -6 route add fd00:1:1::/64 via 2001:db8::9 dev eth0 proto bird",
+            );
+            let foreign = shell("ip -4 route; ip -6 route");
+            let routes = [
+                (
+                    "10.1.1.0/26",
+                    "192.0.2.8",
+                    "protocol 12 via 192.0.2.9 dev eth0",
+                ),
+                ("10.1.2.0/26", "192.0.2.8", "protocol 4"),
+                (
+                    "fd00:1:1::/64",
+                    "2001:db8::8",
+                    "protocol 12 via 2001:db8::9 dev eth0",
+                ),
+                ("10.1.3.0/26", "192.0.2.8", ""),
+                ("fd00:1:3::/64", "2001:db8::8", ""),
+            ];
+            let ops = routes
+                .map(|(text, via, _)| set((key(text, 0), out("eth0", Some(via), Protocol::Safe))));
+            let failed = calc.apply(ops.clone()).await;
+            assert_eq!(failed.len(), 3, "{failed:?}");
+            for ((at, error), (text, _, named)) in failed.iter().zip(&routes) {
+                assert!(
+                    matches!(error, OpError::Kernel { errno: 17, .. }),
+                    "{error:?}"
+                );
+                assert!(error.is_transient());
+                let said = error.to_string();
+                assert!(said.contains(text) && said.contains(named), "{at}: {said}");
+            }
+            let clear = ["10.1.3.0/26", "fd00:1:3::/64"];
+            calc.must_apply(clear.map(|text| Op::KernelRoute(key(text, 0), None)))
+                .await;
+            assert_eq!(shell("ip -4 route; ip -6 route"), foreign);
+            // Once it is gone, the key is ours.
+            shell(
+                "ip route del 10.1.1.0/26; ip route del 10.1.2.0/26; ip -6 route del fd00:1:1::/64",
+            );
+            calc.must_apply(ops).await;
+        },
+    );
+}
+
+#[test]
+fn a_route_that_another_program_put_in_the_place_of_ours_stays() {
+    test(
+        "ownership::a_route_that_another_program_put_in_the_place_of_ours_stays",
+        || async {
+            let (_helper, mut calc) = world().await;
+            let ours = || {
+                (
+                    key("10.1.1.0/26", 0),
+                    out("eth0", Some("192.0.2.8"), Protocol::Safe),
+                )
+            };
+            calc.must_apply([set(ours())]).await;
+            // The helper has made it and knows of no change.
+            shell("ip route replace 10.1.1.0/26 via 192.0.2.9 dev eth0 proto bird");
+            let foreign = shell("ip -4 route");
+            let other = out("eth0", Some("192.0.2.7"), Protocol::Safe);
+            let failed = calc.apply([set((key("10.1.1.0/26", 0), other))]).await;
+            assert!(matches!(
+                failed.as_slice(),
+                [(0, OpError::Kernel { errno: 17, .. })]
+            ));
+            calc.must_apply([Op::KernelRoute(key("10.1.1.0/26", 0), None)])
+                .await;
+            assert_eq!(shell("ip -4 route"), foreign);
+        },
+    );
+}
+
+#[test]
+fn siblings_of_ours_under_one_key_become_one_route() {
+    test(
+        "ownership::siblings_of_ours_under_one_key_become_one_route",
+        || async {
+            let (_helper, mut calc) = world().await;
+            for kept in ["192.0.2.7", "192.0.2.8", "192.0.2.9", "192.0.2.6"] {
+                shell(
+                    "for via in 7 8 9; do
+                       ip route append 10.1.1.0/26 via 192.0.2.$via dev eth0 onlink proto 80
+                     done",
+                );
+                let route = out("eth0", Some(kept), Protocol::Safe);
+                calc.must_apply([set((key("10.1.1.0/26", 0), route))]).await;
+                let left = shell("ip route show 10.1.1.0/26");
+                assert!(left.contains(kept) && left.lines().count() == 1, "{left}");
+                calc.must_apply([Op::KernelRoute(key("10.1.1.0/26", 0), None)])
+                    .await;
+            }
+            // Without a gateway they are no multipath route.
+            shell(
+                "ip link add cali2 type veth peer name pod2; ip link set cali2 up
+                 ip -6 route append fd00:1::9/128 dev cali1
+                 ip -6 route append fd00:1::9/128 dev cali2",
+            );
+            let route = out("cali2", None, Protocol::Device);
+            calc.must_apply([set((key("fd00:1::9/128", 0), route))])
+                .await;
+            let left = shell("ip -6 route show fd00:1::9");
+            assert!(
+                left.contains("cali2") && left.lines().count() == 1,
+                "{left}"
+            );
+        },
+    );
+}
+
+#[test]
+fn a_metric_of_0_that_is_gone_takes_no_other_metric_with_it() {
+    test(
+        "ownership::a_metric_of_0_that_is_gone_takes_no_other_metric_with_it",
+        || async {
+            let (_helper, mut calc) = world().await;
+            // As the CNI plugin makes it; then it is moved to another metric.
+            shell("ip route add 10.1.0.9/32 dev cali1");
+            calc.hello().await;
+            let route = out("cali1", None, Protocol::Device);
+            calc.must_apply([set((key("10.1.0.9/32", 1024), route))])
+                .await;
+            shell("ip route del 10.1.0.9/32 metric 0");
+            shell("ip route show 10.1.0.9/32 | grep 1024");
+            calc.must_apply([Op::KernelRoute(key("10.1.0.9/32", 0), None)])
+                .await;
+            shell("ip route show 10.1.0.9/32 | grep 1024");
+        },
+    );
+}
+
+#[test]
+fn reading_back_what_is_right_writes_nothing() {
+    test(
+        "ownership::reading_back_what_is_right_writes_nothing",
+        || async {
+            let (helper, calc) = world().await;
+            drop(calc);
+            let mut agent = Agent::start(&helper).await;
+            agent.in_sync();
+            let all = routes();
+            let monitor = Monitor::open();
+            agent.apply(all.iter().cloned().map(set)).await;
+            assert!(monitor.heard().len() >= all.len());
+            for _ in 0..3 {
+                agent.resync().await;
+            }
+            // Nor does another one, which wants the same.
+            let mut agent = Agent::start(&helper).await;
+            agent.in_sync_with(all.into_iter().map(set));
+            assert_eq!(monitor.heard(), [0_u16; 0]);
+        },
+    );
+}
+
+#[test]
+fn rules_of_ours_are_made_read_and_removed_and_others_stay() {
+    test(
+        "ownership::rules_of_ours_are_made_read_and_removed_and_others_stay",
+        || async {
+            let (_helper, mut calc) = world().await;
+            shell(
+                "ip rule add pref 98 fwmark 0x1/0x1 lookup 77
+                 ip rule add pref 99 iif eth0 lookup 77 protocol 80
+                 ip -6 rule add pref 99 from fd00::/8 lookup 77 protocol 80
+                 ip rule add pref 100 lookup 78 protocol 80",
+            );
+            let others = shell("ip rule; ip -6 rule");
+            let rules: Vec<Rule> = [false, true]
+                .into_iter()
+                .flat_map(|ipv6| {
+                    [
+                        (99, Some((0x10_0000, 0x10_0000)), true),
+                        (99, Some((0, 0xff)), false),
+                        (105, None, false),
+                    ]
+                    .map(|(priority, mark, invert)| Rule {
+                        ipv6,
+                        priority,
+                        mark,
+                        invert,
+                    })
+                })
+                .collect();
+            let ops = |wanted| {
+                let rules = rules.clone().into_iter();
+                rules.map(move |rule| Op::Rule(rule, wanted))
+            };
+            let observed = || {
+                let rules = rules.iter().cloned();
+                rules.map(ipc_proto::Observed::Rule).collect::<Vec<_>>()
+            };
+            calc.must_apply(ops(true)).await;
+            assert_eq!(sorted(calc.read().await), sorted(observed()));
+            let monitor = Monitor::open();
+            calc.must_apply(ops(true)).await;
+            assert_eq!(monitor.heard(), [0_u16; 0]);
+            calc.must_apply(ops(false)).await;
+            calc.must_apply(ops(false)).await;
+            assert_eq!(shell("ip rule; ip -6 rule"), others);
+            // The same as another program's but for the protocol.
+            let taken = Rule {
+                ipv6: false,
+                priority: 98,
+                mark: Some((1, 1)),
+                invert: false,
+            };
+            let failed = calc.apply([Op::Rule(taken.clone(), true)]).await;
+            assert!(matches!(
+                failed.as_slice(),
+                [(0, OpError::Kernel { errno: 17, .. })]
+            ));
+            calc.must_apply([Op::Rule(taken.clone(), false)]).await;
+            let first = Rule {
+                priority: 0,
+                ..taken
+            };
+            let failed = calc.apply([Op::Rule(first, true)]).await;
+            assert!(matches!(failed.as_slice(), [(0, OpError::Denied(_))]));
+            assert_eq!(shell("ip rule; ip -6 rule"), others);
+        },
+    );
+}
+
+#[test]
+fn rules_need_a_second_table() {
+    test("ownership::rules_need_a_second_table", || async {
+        let helper = Helper::start("");
+        let mut calc = helper.connect().await;
+        calc.hello().await;
+        let rule = Rule {
+            ipv6: false,
+            priority: 99,
+            mark: None,
+            invert: false,
+        };
+        let failed = calc.apply([Op::Rule(rule, true)]).await;
+        assert!(
+            matches!(failed.as_slice(), [(0, OpError::Denied(why))] if why.contains("second_table"))
+        );
+    });
+}
