@@ -269,9 +269,11 @@ fn addresses_that_are_clean_are_told_under_the_same_numbers() {
     let signals = consumers.clean(&addresses);
     let numbers: Vec<u64> = signals.iter().map(Signal::seq).collect();
     assert_eq!(numbers, [1, 2, 3]);
-    let told = signals.iter().flat_map(|signal| match signal {
-        Signal::Clean { addresses, .. } => addresses.clone(),
-        other => panic!("{other:?}"),
+    let told = signals.into_iter().flat_map(|signal| {
+        let Signal::Clean { addresses, .. } = signal else {
+            panic!("{signal:?}");
+        };
+        addresses
     });
     assert!(told.eq(addresses.iter().map(ToString::to_string)));
 }
