@@ -119,6 +119,7 @@ pub(super) fn observed(item: &Observed, pods: &Pods) -> Option<(IpAddr, Option<O
         | Observed::TunnelDevice(..)
         | Observed::Neighbour(..)
         | Observed::Fdb(..)
+        | Observed::Rule(_)
         | Observed::Endpoint(..)
         | Observed::Attachment(_) => None,
     }
