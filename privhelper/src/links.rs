@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use ipc_proto::{Feed, Link, LinkEvent, LinkState};
+use ipc_proto::{Feed, Link, LinkEvent, LinkRole, LinkState};
 
 /// The most changes that wait to be told; beyond that the client must read everything again.
 const MAX_PENDING: usize = 4096;
@@ -17,6 +17,8 @@ const MAX_PENDING: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Links {
     by_index: Arc<BTreeMap<u32, LinkState>>,
+    /// Those among them that are uplinks, which each route is compared with.
+    uplinks: Arc<[LinkState]>,
     pending: BTreeMap<Link, LinkEvent>,
     /// Those that have been down since the last feed, whatever they are at its end.
     went_down: BTreeSet<Link>,
@@ -31,6 +33,7 @@ impl Links {
     pub fn view(&self) -> Self {
         Self {
             by_index: Arc::clone(&self.by_index),
+            uplinks: Arc::clone(&self.uplinks),
             ..Self::default()
         }
     }
@@ -52,6 +55,11 @@ impl Links {
     /// Returns all interfaces by index.
     pub fn iter(&self) -> impl Iterator<Item = &LinkState> {
         self.by_index.values()
+    }
+
+    /// Returns the uplinks by index.
+    pub fn uplinks(&self) -> impl Iterator<Item = &LinkState> {
+        self.uplinks.iter()
     }
 
     /// Returns how many there are.
@@ -110,6 +118,10 @@ impl Links {
             self.pending.clear();
             self.went_down.clear();
         }
+        let uplinks = actual
+            .values()
+            .filter(|state| state.role == LinkRole::Uplink);
+        self.uplinks = uplinks.cloned().collect();
         self.by_index = Arc::new(actual);
         !self.pending.is_empty() || self.overflowed
     }
@@ -161,7 +173,6 @@ impl Links {
 
 #[cfg(test)]
 mod tests {
-    use ipc_proto::LinkRole;
     use proptest::prelude::*;
 
     use super::*;

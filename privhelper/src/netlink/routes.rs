@@ -238,28 +238,37 @@ impl Routes {
         sink: &mut impl FnMut(Observed),
     ) -> Result<(), Errno> {
         self.known.clear();
+        let mut known: Vec<(RouteKey, Box<[u8]>)> = Vec::new();
         let tables: Vec<Table> = kernel.policy.tables().map(|(table, _)| table).collect();
         for (table, ipv6) in tables
             .into_iter()
             .flat_map(|table| [(table, false), (table, true)])
         {
-            let links = kernel.links;
-            let policy = kernel.policy;
+            let (policy, links) = (kernel.policy, kernel.links);
             let ours = kernel.dump(table, ipv6, |report| {
                 let standing = report.standing(policy, links);
-                let body = Box::<[u8]>::from(report.body);
-                standing.ours.then_some((report.key, standing.route, body))
+                let body = || Box::<[u8]>::from(report.body);
+                standing
+                    .ours
+                    .then(|| (report.key.clone(), standing.route, body()))
             })?;
-            let mut several = BTreeSet::new();
             for (key, route, body) in ours {
-                if self.known.insert(key.clone(), body).is_some() {
-                    several.insert(key.clone());
-                }
+                known.push((key.clone(), body));
                 sink(Observed::KernelRoute(key, route));
             }
-            for key in several {
-                self.known.remove(&key);
-            }
+        }
+        // In order, a map is made at once.
+        known.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let several: Vec<RouteKey> = known
+            .windows(2)
+            .filter_map(|two| match two {
+                [(a, _), (b, _)] if a == b => Some(a.clone()),
+                _ => None,
+            })
+            .collect();
+        self.known = known.into_iter().collect();
+        for key in several {
+            self.known.remove(&key);
         }
         Ok(())
     }

@@ -179,16 +179,13 @@ fn check_scope(prefix: &IpNet, links: &Links) -> Result<(), OpError> {
     if prefix.prefix_len() < shortest {
         return Err(denied(format!("{prefix} is shorter than /{shortest}")));
     }
-    let own = links
-        .iter()
-        .filter(|state| state.role == LinkRole::Uplink)
-        .find_map(|state| {
-            let address = state
-                .addresses
-                .iter()
-                .find(|own| prefix.contains(&own.addr()))?;
-            Some((state, address))
-        });
+    let own = links.uplinks().find_map(|state| {
+        let address = state
+            .addresses
+            .iter()
+            .find(|own| prefix.contains(&own.addr()))?;
+        Some((state, address))
+    });
     match own {
         Some((state, own)) => Err(denied(format!(
             "{prefix} covers {}, this node's own address on {}",
