@@ -41,10 +41,10 @@ fn routes(count: u32) -> Vec<(IpNet, Route)> {
 
 fn route(node: u32, nodes: &[(NodeName, Ipv4Addr)]) -> Route {
     let (name, address) = nodes
-        .get(node as usize % nodes.len())
+        .get(usize::try_from(node).unwrap() % nodes.len())
         .expect("one of the nodes");
     Route {
-        types: if node % Cluster::NODES == 0 {
+        types: if node.is_multiple_of(Cluster::NODES) {
             Types::LOCAL_WORKLOAD
         } else {
             Types::REMOTE_WORKLOAD
@@ -123,7 +123,7 @@ pub fn resolver(blocks: u32, runs: usize) -> Metric {
         }
         let ops = calculator.resolve();
         times.push(start.elapsed());
-        assert!(entries(&ops) >= blocks as usize);
+        assert!(entries(&ops) >= usize::try_from(blocks).unwrap());
         drop((calculator, ops));
     }
     Metric::of_durations(format!("calc.resolver.{}k", blocks / 1000), times)

@@ -96,7 +96,10 @@ fn some(links: &[Link], first: u32, count: u32) -> Vec<Route> {
     (first..first + count)
         .map(|number| Route {
             address: Ipv4Addr::from((10 << 24) + number),
-            link: links[(number % LINKS) as usize].clone(),
+            link: links
+                .get(usize::try_from(number % LINKS).unwrap())
+                .unwrap()
+                .clone(),
         })
         .collect()
 }
