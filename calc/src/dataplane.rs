@@ -23,7 +23,7 @@ use futures_util::{
     future::{Fuse, FusedFuture},
 };
 use ipc_proto::{
-    Ack, Batch, Feed, Hello, LinkEvent, Observed, Page, PageRequest, VERSION, Welcome,
+    Ack, Batch, Feed, FlowsDone, Hello, LinkEvent, Observed, Page, PageRequest, VERSION, Welcome,
     bus::{self, DataplaneProxy},
     codec,
 };
@@ -41,6 +41,10 @@ pub use self::feed::{FeedOrder, Gap};
 const RETRY_MIN: Duration = Duration::from_millis(50);
 /// The longest wait, and how long a connection must have lasted to count as good.
 const RETRY_MAX: Duration = Duration::from_secs(1);
+/// What is received without being asked for.
+const SIGNAL: &str = "a signal";
+/// The signal that flow flushes have ended.
+const FLOWS_FLUSHED: &str = "FlowsFlushed";
 /// How many interface changes zbus queues before it stops reading from the socket.
 const FEED_QUEUE: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
@@ -56,7 +60,8 @@ pub(crate) enum Request {
 /// What is heard of the helper.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// It can be reached: requests go this way, one at a time, until it is disconnected.
+    /// It can be reached: requests go this way, one at a time on each lane, until it is
+    /// disconnected.
     Connected(mpsc::Sender<Request>),
     /// It cannot be reached, or no longer.
     Disconnected(Error),
@@ -64,6 +69,8 @@ pub(crate) enum Event {
     Welcome(Welcome, Vec<Observed>),
     /// It has carried out a batch.
     Ack(Ack),
+    /// It has ended flow flushes.
+    Flushed(FlowsDone),
     /// Interfaces have changed.
     Links(Vec<LinkEvent>),
 }
@@ -155,7 +162,8 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
         .build()
         .await
         .map_err(Error::Signals)?;
-    let (sender, mut requests) = mpsc::channel(1);
+    // One for each lane.
+    let (sender, mut requests) = mpsc::channel(2);
     if events.send(Event::Connected(sender)).await.is_err() {
         return Ok(());
     }
@@ -165,10 +173,14 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
         // The signals are read all the time: a full queue would hold up the answers as well.
         let event = tokio::select! {
             signal = signals.next() => {
-                let message = signal.ok_or(Error::Closed)?.map_err(failed("LinksChanged"))?;
-                let feed: ByteBuf = message.body().deserialize().map_err(failed("LinksChanged"))?;
-                let feed: Feed = decode("interface changes", &feed)?;
-                order.push(feed)?.map(Event::Links)
+                let message = signal.ok_or(Error::Closed)?.map_err(failed(SIGNAL))?;
+                let bytes: ByteBuf = message.body().deserialize().map_err(failed(SIGNAL))?;
+                if message.header().member().is_some_and(|member| member == FLOWS_FLUSHED) {
+                    Some(Event::Flushed(decode("end of flow flushes", &bytes)?))
+                } else {
+                    let feed: Feed = decode("interface changes", &bytes)?;
+                    order.push(feed)?.map(Event::Links)
+                }
             }
             request = requests.recv(), if call.is_terminated() => {
                 let Some(request) = request else { return Ok(()) };
@@ -183,9 +195,11 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
         let Some(event) = event else { continue };
         let held = match &event {
             Event::Welcome(welcome, _) => order.follow(welcome.feed)?,
-            Event::Connected(_) | Event::Disconnected(_) | Event::Ack(_) | Event::Links(_) => {
-                Vec::new()
-            }
+            Event::Connected(_)
+            | Event::Disconnected(_)
+            | Event::Ack(_)
+            | Event::Flushed(_)
+            | Event::Links(_) => Vec::new(),
         };
         let held = (!held.is_empty()).then_some(Event::Links(held));
         for event in [event].into_iter().chain(held) {
@@ -196,13 +210,13 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
     }
 }
 
-/// Receives the feed. It is received from here on, but comes only after a `Hello`.
+/// Receives the feed and the ends of flow flushes. They are received from here on, but come only
+/// after a `Hello`.
 async fn signals(connection: &Connection) -> zbus::Result<MessageStream> {
     let rule = MatchRule::builder()
         .msg_type(message::Type::Signal)
         .path(bus::DATAPLANE_PATH)
         .interface("io.cairn.Dataplane1")
-        .member("LinksChanged")
         .build()?;
     MessageStream::for_match_rule(rule, connection, Some(FEED_QUEUE)).await
 }

@@ -7,7 +7,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, iter::Peekable};
+use std::{
+    collections::BTreeMap,
+    iter::Peekable,
+    mem,
+    ops::{Bound, RangeInclusive},
+};
 
 /// What a key is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +33,23 @@ impl<V> Actual<V> {
             Self::Absent => Actual::Absent,
             Self::Is(value) => Actual::Is(value),
             Self::Wrong => Actual::Wrong,
+        }
+    }
+
+    /// Makes something else of the value.
+    pub(crate) fn map<T>(self, map: impl FnOnce(V) -> T) -> Actual<T> {
+        match self {
+            Self::Absent => Actual::Absent,
+            Self::Is(value) => Actual::Is(map(value)),
+            Self::Wrong => Actual::Wrong,
+        }
+    }
+
+    /// Returns the value, if it is known.
+    pub(crate) fn known(self) -> Option<V> {
+        match self {
+            Self::Is(value) => Some(value),
+            Self::Absent | Self::Wrong => None,
         }
     }
 }
@@ -124,7 +146,7 @@ impl<K, V> Default for DeltaTracker<K, V> {
     }
 }
 
-impl<K: Ord + Clone, V: Eq> DeltaTracker<K, V> {
+impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
     /// Says what `key` should be; `None` is absent.
     pub(crate) fn set_desired(&mut self, key: K, desired: Option<V>) {
         if self.desired(&key) != desired.as_ref() {
@@ -161,12 +183,21 @@ impl<K: Ord + Clone, V: Eq> DeltaTracker<K, V> {
     }
 
     /// Says what every key is: those that are not listed are absent, and those that are listed
-    /// with several values, or with none, are wrong. The order does not matter.
-    pub(crate) fn replace_actual(&mut self, mut all: Vec<(K, Option<V>)>) {
+    /// with several values, or with none, are wrong. The order does not matter. Tells `changed` of
+    /// each key that is not what it was, with what it was.
+    pub(crate) fn replace_actual(
+        &mut self,
+        mut all: Vec<(K, Option<V>)>,
+        mut changed: impl FnMut(&K, Actual<V>),
+    ) {
         all.sort_by(|(a, _), (b, _)| a.cmp(b));
         let mut all = Collapsed(all.into_iter().peekable()).peekable();
-        for sides in self.differing.values_mut() {
-            sides.actual = Actual::Absent;
+        let mut before = BTreeMap::new();
+        for (key, sides) in &mut self.differing {
+            let actual = mem::take(&mut sides.actual);
+            if actual != Actual::Absent {
+                before.insert(key.clone(), actual);
+            }
         }
         self.unsettled_present = 0;
 
@@ -189,10 +220,18 @@ impl<K: Ord + Clone, V: Eq> DeltaTracker<K, V> {
             })
             .collect();
         for (key, value) in unsettled {
+            before.insert(key.clone(), Actual::Is(value.clone()));
             self.put(key, Sides::wanted(value));
         }
         for (key, actual) in found.into_iter().chain(all) {
+            let was = before.remove(&key).unwrap_or_default();
+            if was != actual {
+                changed(&key, was);
+            }
             self.set_actual(key, actual);
+        }
+        for (key, was) in before {
+            changed(&key, was);
         }
         self.differing
             .retain(|_, sides| sides.desired.is_some() || sides.actual != Actual::Absent);
@@ -204,6 +243,28 @@ impl<K: Ord + Clone, V: Eq> DeltaTracker<K, V> {
         self.settled
             .get(key)
             .or_else(|| self.differing.get(key)?.desired.as_ref())
+    }
+
+    /// Returns what `key` is.
+    #[must_use]
+    pub(crate) fn actual(&self, key: &K) -> Actual<&V> {
+        if let Some(value) = self.settled.get(key) {
+            return Actual::Is(value);
+        }
+        let sides = self.differing.get(key);
+        sides.map_or(Actual::Absent, |sides| sides.actual.as_ref())
+    }
+
+    /// Returns what the keys of a range should be and what they are, in no particular order.
+    pub(crate) fn range(
+        &self,
+        keys: RangeInclusive<K>,
+    ) -> impl Iterator<Item = (Option<&V>, Actual<&V>)> {
+        let settled = self.settled.range(keys.clone());
+        let differing = self.differing.range(keys);
+        settled
+            .map(|(_, value)| (Some(value), Actual::Is(value)))
+            .chain(differing.map(|(_, sides)| (sides.desired.as_ref(), sides.actual.as_ref())))
     }
 
     /// Returns what it takes for `key` to be as desired, if it is not.
@@ -221,21 +282,21 @@ impl<K: Ord + Clone, V: Eq> DeltaTracker<K, V> {
 
     /// Returns all keys in order with what they should be and what they are.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, Option<&V>, Actual<&V>)> {
-        let mut settled = self.settled.iter().peekable();
-        let mut differing = self.differing.iter().peekable();
-        std::iter::from_fn(move || {
-            let first = match (settled.peek(), differing.peek()) {
-                (Some((a, _)), Some((b, _))) => a < b,
-                (first, _) => first.is_some(),
-            };
-            if first {
-                let (key, value) = settled.next()?;
-                Some((key, Some(value), Actual::Is(value)))
-            } else {
-                let (key, sides) = differing.next()?;
-                Some((key, sides.desired.as_ref(), sides.actual.as_ref()))
-            }
-        })
+        self.after(None)
+    }
+
+    /// As [`iter`](Self::iter), from the key that follows `after`.
+    pub(crate) fn after(
+        &self,
+        after: Option<&K>,
+    ) -> impl Iterator<Item = (&K, Option<&V>, Actual<&V>)> {
+        let settled = self.settled.range((beyond(after), Bound::Unbounded));
+        let differing = self.differing.range((beyond(after), Bound::Unbounded));
+        merged(
+            settled.map(|(key, value)| (key, Some(value), Actual::Is(value))),
+            differing.map(|(key, sides)| (key, sides.desired.as_ref(), sides.actual.as_ref())),
+            |(key, ..)| *key,
+        )
     }
 
     /// Returns how many keys should be there.
@@ -283,6 +344,27 @@ impl<K: Ord + Clone, V: Eq> DeltaTracker<K, V> {
             }
         }
     }
+}
+
+/// Returns where to start for what follows `after`.
+pub(crate) fn beyond<K>(after: Option<&K>) -> Bound<&K> {
+    after.map_or(Bound::Unbounded, Bound::Excluded)
+}
+
+/// Makes one of two sequences that are each in the order of `key`.
+pub(crate) fn merged<T, K: Ord>(
+    a: impl Iterator<Item = T>,
+    b: impl Iterator<Item = T>,
+    key: impl Fn(&T) -> K,
+) -> impl Iterator<Item = T> {
+    let (mut a, mut b) = (a.peekable(), b.peekable());
+    std::iter::from_fn(move || {
+        let first = match (a.peek(), b.peek()) {
+            (Some(a), Some(b)) => key(a) < key(b),
+            (a, _) => a.is_some(),
+        };
+        if first { a.next() } else { b.next() }
+    })
 }
 
 /// Makes one of each run of entries with the same key.

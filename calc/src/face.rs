@@ -7,17 +7,22 @@
     reason = "what zbus's macro generates uses a HashMap for properties"
 )]
 
+mod signals;
+
 use std::future::pending;
 
 use ipc_proto::{
     Incarnation,
-    bus::{self, Presence},
+    bus::{self, Presence, RouteRow, SnapshotPage},
     codec,
     view::{Rows, RowsRequest},
 };
 use serde_bytes::ByteBuf;
 use tokio::sync::{mpsc, oneshot, watch};
-use zbus::fdo;
+use zbus::{fdo, object_server::SignalEmitter};
+
+pub(crate) use self::signals::Signals;
+use crate::consumers::{Cursor, Signal};
 
 /// What is asked of the shell.
 #[derive(Debug)]
@@ -26,6 +31,23 @@ pub(crate) enum Request {
     Resync,
     /// Some rows of a table.
     Rows(RowsRequest, oneshot::Sender<Rows>),
+    /// A page of what consumers are told, if it is known what the kernel holds.
+    Snapshot(Cursor, oneshot::Sender<Option<SnapshotPage>>),
+}
+
+/// Why there is no page of a snapshot.
+#[derive(Debug, zbus::DBusError)]
+#[zbus(prefix = "io.cairn.Error")]
+pub(crate) enum SnapshotError {
+    /// What D-Bus says.
+    #[zbus(error)]
+    ZBus(zbus::Error),
+    /// It is not known what the kernel holds: `Reset` tells when.
+    NotReady(String),
+    /// No page starts there.
+    InvalidCursor(String),
+    /// The process is ending.
+    Ending(String),
 }
 
 /// How things stand.
@@ -60,6 +82,8 @@ pub(crate) struct Face {
     pub(crate) status: watch::Receiver<Status>,
     /// The way to the shell.
     pub(crate) requests: mpsc::Sender<Request>,
+    /// What is signalled.
+    pub(crate) signals: Signals,
     /// Whether this is on the system bus.
     pub(crate) presence: Presence,
 }
@@ -72,6 +96,25 @@ impl bus::Face for Face {
     async fn changed(&mut self) {
         if self.status.changed().await.is_err() {
             pending::<()>().await;
+        }
+    }
+
+    async fn signal(&mut self, emitter: &SignalEmitter<'_>) -> zbus::Result<()> {
+        loop {
+            match &*self.signals.next().await {
+                Signal::Routes {
+                    seq,
+                    updates,
+                    deletes,
+                } => Self::routes_changed(emitter, *seq, updates, deletes).await?,
+                Signal::HostIps { seq, addresses } => {
+                    Self::host_ips_changed(emitter, *seq, addresses).await?;
+                }
+                Signal::Clean { seq, addresses } => {
+                    Self::address_clean(emitter, *seq, addresses).await?;
+                }
+                Signal::Reset { seq } => Self::reset(emitter, *seq).await?,
+            }
         }
     }
 }
@@ -111,6 +154,67 @@ impl Face {
             codec::encode(&rows).map_err(|error| fdo::Error::LimitsExceeded(error.to_string()))?;
         Ok(ByteBuf::from(bytes))
     }
+
+    /// Returns some of all that the signals tell of, in order: addresses of this host, and what the
+    /// kernel's BPF route maps hold, as of signal `seq`. The first page follows "", each other the
+    /// `next` of the one before; after the last that is "". Subscribe first, then read all pages,
+    /// then apply the signals with numbers greater than the first page's `seq`. `NotReady`: wait
+    /// for `Reset`.
+    #[zbus(out_args("seq", "host_ips", "routes", "next"))]
+    async fn snapshot(
+        &self,
+        after: String,
+    ) -> Result<(u64, Vec<String>, Vec<RouteRow>, String), SnapshotError> {
+        let after: Cursor = after
+            .parse()
+            .map_err(|error| SnapshotError::InvalidCursor(format!("{error}")))?;
+        let (answer, page) = oneshot::channel();
+        let ending = || SnapshotError::Ending("calc is ending".to_owned());
+        let sent = self.requests.send(Request::Snapshot(after, answer)).await;
+        sent.map_err(|_closed| ending())?;
+        let page = page.await.map_err(|_closed| ending())?;
+        let page = page.ok_or_else(|| {
+            SnapshotError::NotReady(
+                "it is not known what the kernel holds: wait for the signal Reset".to_owned(),
+            )
+        })?;
+        Ok((page.seq, page.host_ips, page.routes, page.next))
+    }
+
+    /// The kernel's BPF route maps have changed: `updates` are the entries that are new or have
+    /// another value, each with prefix, flags, address of the next hop or "", name of the interface
+    /// or "", and its index or 0; `deletes` are the prefixes of those that are gone. At most 1,000
+    /// changes and 32 KiB. `seq` is one more than that of the signal before, whichever that was;
+    /// after another one, read a snapshot.
+    #[zbus(signal)]
+    async fn routes_changed(
+        emitter: &SignalEmitter<'_>,
+        seq: u64,
+        updates: &[RouteRow],
+        deletes: &[String],
+    ) -> zbus::Result<()>;
+
+    /// The addresses of this host that others can send to have changed: these are all, ascending.
+    #[zbus(signal)]
+    async fn host_ips_changed(
+        emitter: &SignalEmitter<'_>,
+        seq: u64,
+        addresses: &[String],
+    ) -> zbus::Result<()>;
+
+    /// Nobody has these addresses any more: the kernel has no route of them, and tracks no flow of who
+    /// had them. Not repeated for who missed it.
+    #[zbus(signal)]
+    async fn address_clean(
+        emitter: &SignalEmitter<'_>,
+        seq: u64,
+        addresses: &[String],
+    ) -> zbus::Result<()>;
+
+    /// More has changed than is told one by one, or than was read in time: read a snapshot. The next
+    /// signal has the number after this.
+    #[zbus(signal)]
+    async fn reset(emitter: &SignalEmitter<'_>, seq: u64) -> zbus::Result<()>;
 
     /// The version of the program.
     #[zbus(property(emits_changed_signal = "const"))]

@@ -27,7 +27,12 @@ use self::{
     kernel_routes::KernelRoutes, link_settings::LinkSettings, neighbours::Neighbours,
     tunnel_devices::TunnelDevices,
 };
-use crate::{event::Event, index::Index, resolver::Resolver};
+use crate::{
+    event::Event,
+    index::{Index, NodeId},
+    resolver::{Changed, Resolver},
+    route::Route,
+};
 
 /// A kind of kernel state.
 pub(crate) trait Kind: Debug {
@@ -47,8 +52,33 @@ pub(crate) struct World<'a> {
     pub(crate) index: &'a Index,
     /// The graph's routes.
     pub(crate) routes: &'a Resolver,
-    /// The prefixes of the routes that changed since the last time, in order.
-    pub(crate) changed: &'a [IpNet],
+    /// The routes that changed since the last time, as they are now, in order.
+    pub(crate) changed: &'a [Changed],
+}
+
+impl<'a> World<'a> {
+    /// Returns what is marked, in order, or has a route that changed: each prefix once and in order,
+    /// with its route.
+    fn dirty(
+        &self,
+        marked: Vec<IpNet>,
+    ) -> impl Iterator<Item = (IpNet, Option<&'a Route<NodeId>>)> + use<'a> {
+        let (routes, mut changed) = (self.routes, self.changed.iter().peekable());
+        let mut marked = marked.into_iter().peekable();
+        std::iter::from_fn(move || match (marked.peek(), changed.peek()) {
+            (Some(first), next) if next.is_none_or(|(cidr, _)| first < cidr) => {
+                let cidr = marked.next()?;
+                Some((cidr, routes.route(&cidr)))
+            }
+            (first, _) => {
+                let (cidr, route) = changed.next()?;
+                if first == Some(cidr) {
+                    marked.next();
+                }
+                Some((*cidr, route.as_ref()))
+            }
+        })
+    }
 }
 
 /// The interfaces that may come to be, or cease to be, what a workload of this node is on.

@@ -3,11 +3,13 @@
 mod calculator;
 mod config;
 mod conflict;
+mod consumers;
 mod dataplane;
 pub mod datastore;
 mod delta;
 pub mod event;
 mod face;
+mod flows;
 mod index;
 mod kind;
 mod obstacles;
@@ -23,7 +25,7 @@ pub use self::{
     calculator::Calculator,
     config::{Config, ConfigError},
     dataplane::{FeedOrder, Gap},
-    reconciler::{Counts, Input, Notice, Output, Reconciler, Unplaced},
+    reconciler::{Counts, Input, Notice, Output, Reconciler, Told, Unplaced},
     shell::ShellError,
     start::{StartError, start},
 };

@@ -4,8 +4,7 @@
 //! before narrower, so that what contains a prefix comes before it.
 
 use std::{
-    collections::{BTreeMap, btree_map::Range},
-    iter::Peekable,
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     ops::RangeInclusive,
 };
@@ -155,14 +154,6 @@ impl<V> PrefixMap<V> {
         Some(former)
     }
 
-    /// Looks up some keys, which are asked for in order.
-    pub(crate) fn seeker(&self) -> Seeker<'_, V> {
-        Seeker {
-            map: &self.map,
-            ahead: None,
-        }
-    }
-
     /// All entries, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&IpNet, &V)> {
         self.map.iter()
@@ -198,35 +189,6 @@ impl<V> PrefixMap<V> {
                 let wider = IpNet::new(net.addr(), len).ok()?.trunc();
                 self.map.get_key_value(&wider)
             })
-    }
-}
-
-/// Looks up keys in order: from one to the next it steps, and searches only where that is far.
-#[derive(Debug)]
-pub(crate) struct Seeker<'a, V> {
-    map: &'a BTreeMap<IpNet, V>,
-    ahead: Option<Peekable<Range<'a, IpNet, V>>>,
-}
-
-impl<'a, V> Seeker<'a, V> {
-    /// How many steps cost about as much as a search.
-    const NEAR: usize = 8;
-
-    /// Returns the value of a key that is not before the last one.
-    pub(crate) fn get(&mut self, net: &IpNet) -> Option<&'a V> {
-        if let Some(ahead) = &mut self.ahead {
-            for _ in 0..Self::NEAR {
-                if ahead.next_if(|(key, _)| *key < net).is_none() {
-                    return ahead
-                        .next_if(|(key, _)| *key == net)
-                        .map(|(_, value)| value);
-                }
-            }
-        }
-        let ahead = self.ahead.insert(self.map.range(net..).peekable());
-        ahead
-            .next_if(|(key, _)| *key == net)
-            .map(|(_, value)| value)
     }
 }
 
@@ -270,20 +232,6 @@ impl<'a> Extend<&'a IpNet> for Marks {
     }
 }
 
-/// Returns what is in either list, once and in order; both are in order.
-pub(crate) fn merge<'a>(a: &'a [IpNet], b: &'a [IpNet]) -> impl Iterator<Item = IpNet> + use<'a> {
-    let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
-    std::iter::from_fn(move || {
-        let first = match (a.peek(), b.peek()) {
-            (Some(a), Some(b)) => *a.min(b),
-            (first, second) => first.or(second)?,
-        };
-        a.next_if(|net| *net == first);
-        b.next_if(|net| *net == first);
-        Some(*first)
-    })
-}
-
 fn length(net: &IpNet) -> (Family, u8) {
     (Family::of_net(net), net.prefix_len())
 }
@@ -325,11 +273,6 @@ mod tests {
             map.absorb(many.clone().into_iter().collect());
             model.extend(many);
             prop_assert!(map.iter().eq(&model));
-            let (mut seeker, mut sought) = (map.seeker(), Marks::default());
-            sought.extend(present.iter().chain(&absent));
-            for n in sought.take() {
-                prop_assert_eq!(seeker.get(&n), model.get(&n));
-            }
             let inside: Vec<_> = model.keys().filter(|n| asked.contains(*n)).collect();
             prop_assert_eq!(map.subtree(asked).map(|(n, _)| n).collect::<Vec<_>>(), inside);
             let mut around: Vec<_> =

@@ -14,14 +14,18 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    net::IpAddr,
     time::Instant,
 };
 
 use ipc_proto::{
-    Ack, Batch, BatchId, Lane, Lease, LinkEvent, Observed, Op, Welcome,
+    Ack, Batch, BatchId, BpfRoute, FlowsDone, Lane, Lease, LinkEvent, Observed, Op, OpError,
+    Welcome,
     view::{self, Row},
 };
+use ipnet::IpNet;
 
+pub(crate) use self::notice::OldFlows;
 use self::{
     links::{Doubt, Links},
     steps::Steps,
@@ -29,7 +33,10 @@ use self::{
 };
 pub use self::{notice::Notice, tables::Unplaced};
 pub use crate::table::Counts;
-use crate::table::Verdict;
+use crate::{
+    flows::{Flows, News},
+    table::Verdict,
+};
 
 /// How many notices an answer may cause, lest a full table of failures floods the log.
 const MAX_NOTICES: usize = 16;
@@ -50,6 +57,8 @@ pub enum Input {
     Welcome(Welcome, Vec<Observed>),
     /// The answer to [`Output::Apply`].
     Ack(Ack),
+    /// The flushes of a batch of [`Lane::Flows`] have ended.
+    Flushed(FlowsDone),
     /// Somebody asks for the kernel to be read back.
     Resync,
     /// An interface has changed.
@@ -65,6 +74,17 @@ pub enum Output {
     Apply(Batch),
     /// Tell the operator.
     Notice(Notice),
+    /// Tell allocators: nobody has this address any more, and nothing is left of who had it.
+    AddressClean(IpAddr),
+}
+
+/// What consumers are to be told of the BPF route maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// These keys are no longer what was told of them; nothing is absent.
+    Changes(Vec<(IpNet, Option<BpfRoute>)>),
+    /// More has changed than is told one by one.
+    Anew,
 }
 
 /// How things stand with the datastore.
@@ -77,6 +97,18 @@ enum Datastore {
     Incomplete,
     /// It has.
     Complete,
+}
+
+/// How things stand with the consumers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Telling {
+    /// They were never told anything.
+    #[default]
+    Never,
+    /// They were told, and no answer has come since.
+    Done,
+    /// An answer has come since.
+    Due,
 }
 
 /// How things stand with the helper.
@@ -118,6 +150,7 @@ struct Flight {
 pub struct Reconciler {
     tables: Tables,
     links: Links,
+    flows: Flows,
     peer: Peer,
     datastore: Datastore,
     /// Whether this connection has had a lease.
@@ -125,16 +158,28 @@ pub struct Reconciler {
     /// Whether the kernel is to be read back once the request in flight is answered.
     resync: bool,
     notices: VecDeque<Notice>,
+    clean: VecDeque<IpAddr>,
     next_id: u64,
+    telling: Telling,
 }
 
 impl Reconciler {
+    /// Makes one that forgets no flows, for where nothing tracks them: the recorded behaviour of the
+    /// reference's BPF route manager, say.
+    #[must_use]
+    pub fn without_flows() -> Self {
+        let mut reconciler = Self::default();
+        reconciler.flows.turn_off();
+        reconciler
+    }
+
     /// Says what one key should be.
     ///
     /// # Errors
     ///
     /// If there is no table for ops of its kind.
     pub fn want(&mut self, op: Op) -> Result<(), Unplaced> {
+        self.flows.want(&op);
         self.tables.want(op)
     }
 
@@ -152,12 +197,16 @@ impl Reconciler {
             Input::Disconnected => self.restart(Peer::Gone),
             Input::Welcome(welcome, observed) => self.welcome(&welcome, observed),
             Input::Ack(ack) => self.ack(now, ack),
+            Input::Flushed(done) => self.flushed(now, done),
             Input::Resync => match self.peer {
                 Peer::Idle(_) => self.peer = Peer::Fresh,
                 Peer::Greeting | Peer::Busy(_) => self.resync = true,
                 Peer::Gone | Peer::Fresh => {}
             },
             Input::Link(event) => {
+                if let LinkEvent::Set(state) = &event {
+                    self.flows.link(state);
+                }
                 if let Some(doubt) = self.links.take(event, &mut self.tables) {
                     self.tables.doubt(&doubt);
                     if let Peer::Busy(flight) = &mut self.peer {
@@ -170,49 +219,92 @@ impl Reconciler {
 
     /// Returns the next request, if there is one to make.
     pub fn poll(&mut self, now: Instant) -> Option<Output> {
+        let lane = self.lane();
+        if lane.is_some() {
+            let mut news = Vec::new();
+            self.flows.start(self.tables.sets_of_routes());
+            self.flows.review(now, &self.tables, &mut news);
+            self.report(news);
+        }
         if let Some(notice) = self.notices.pop_front() {
             return Some(Output::Notice(notice));
         }
-        match self.peer {
-            Peer::Fresh => {
-                self.peer = Peer::Greeting;
-                Some(Output::Hello)
-            }
-            Peer::Idle(grant) if self.datastore != Datastore::Starting => {
-                self.tables.tick(now);
-                let mut steps = Steps::new(grant.max_steps);
-                self.tables
-                    .offer(grant.bpf_max_entries, self.sweeps(), &mut steps);
-                let steps = steps.into_vec();
-                if steps.is_empty() {
-                    return None;
-                }
-                let id = BatchId(self.next_id);
-                self.next_id += 1;
-                self.peer = Peer::Busy(Flight {
-                    grant,
-                    id,
-                    ops: steps.iter().map(|step| step.op.clone()).collect(),
-                    doubts: Vec::new(),
-                });
-                Some(Output::Apply(Batch {
-                    lease: grant.lease,
-                    lane: Lane::State,
-                    id,
-                    steps,
-                }))
-            }
-            Peer::Gone | Peer::Greeting | Peer::Idle(_) | Peer::Busy(_) => None,
+        if let Some(address) = self.clean.pop_front() {
+            return Some(Output::AddressClean(address));
         }
+        if matches!(self.peer, Peer::Fresh) {
+            self.peer = Peer::Greeting;
+            return Some(Output::Hello);
+        }
+        let (grant, is_free) = lane?;
+        let batch = is_free.then(|| self.changes(now, grant)).flatten();
+        let id = BatchId(self.next_id);
+        let batch = batch.or_else(|| self.flows.poll(now, grant.lease, id, grant.max_steps))?;
+        self.next_id += 1;
+        Some(Output::Apply(batch))
+    }
+
+    /// Returns the lease if anything may be written, and whether no change is in flight.
+    fn lane(&self) -> Option<(Grant, bool)> {
+        if self.datastore == Datastore::Starting {
+            return None;
+        }
+        match &self.peer {
+            Peer::Idle(grant) => Some((*grant, true)),
+            Peer::Busy(flight) => Some((flight.grant, false)),
+            Peer::Gone | Peer::Fresh | Peer::Greeting => None,
+        }
+    }
+
+    /// Returns the changes that can be made, and has them in flight.
+    fn changes(&mut self, now: Instant, grant: Grant) -> Option<Batch> {
+        self.tables.tick(now);
+        let mut steps = Steps::new(grant.max_steps);
+        let sweeps = self.sweeps();
+        self.tables
+            .offer(grant.bpf_max_entries, sweeps, &self.flows, &mut steps);
+        let steps = steps.into_vec();
+        if steps.is_empty() {
+            return None;
+        }
+        for step in &steps {
+            self.flows.sent(&step.op);
+        }
+        let id = BatchId(self.next_id);
+        self.peer = Peer::Busy(Flight {
+            grant,
+            id,
+            ops: steps.iter().map(|step| step.op.clone()).collect(),
+            doubts: Vec::new(),
+        });
+        Some(Batch {
+            lease: grant.lease,
+            lane: Lane::State,
+            id,
+            steps,
+        })
     }
 
     /// Returns when to call [`poll`](Self::poll) again if nothing happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        match self.peer {
-            Peer::Idle(_) if self.datastore != Datastore::Starting => self.tables.poll_timeout(),
-            Peer::Gone | Peer::Fresh | Peer::Greeting | Peer::Idle(_) | Peer::Busy(_) => None,
-        }
+        let (_, is_free) = self.lane()?;
+        let changes = is_free.then(|| self.tables.poll_timeout()).flatten();
+        [changes, self.flows.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Returns the addresses whose new owner waits for flows to be forgotten.
+    pub fn waiting_for_flows(&self) -> impl Iterator<Item = IpAddr> {
+        self.flows.waiting()
+    }
+
+    /// Returns the addresses whose new owner got its route although flows of the former one may be
+    /// there, and why.
+    pub fn with_old_flows(&self) -> impl Iterator<Item = (IpAddr, Option<&OpError>)> {
+        self.flows.overdue()
     }
 
     /// Returns whether the helper can be reached and has granted a lease.
@@ -249,6 +341,35 @@ impl Reconciler {
         self.tables.rows(kind, skip, max)
     }
 
+    /// Returns what the helper has made of the BPF route maps, if it is time to tell: after an
+    /// answer, or when there is nothing to do; to be called when [`poll`](Self::poll) has no more.
+    pub fn tell(&mut self) -> Option<Told> {
+        let settled = matches!(self.peer, Peer::Idle(_)) && self.datastore != Datastore::Starting;
+        // What is read back is told with what was made of it, so that a repair is no news. The
+        // first time, all is to be right.
+        if !settled && self.telling != Telling::Due {
+            return None;
+        }
+        self.telling = Telling::Done;
+        Some(self.tables.tell().map_or(Told::Anew, Told::Changes))
+    }
+
+    /// Returns the BPF routes as of the last [`tell`](Self::tell), in order from the prefix that
+    /// follows `after`; or nothing if the next one tells all of them anew.
+    #[must_use]
+    pub fn told_after(
+        &self,
+        after: Option<&IpNet>,
+    ) -> Option<impl Iterator<Item = (&IpNet, &BpfRoute)>> {
+        self.tables.told_after(after)
+    }
+
+    /// Returns whether a change of a BPF route is to be made, or is not answered yet.
+    #[must_use]
+    pub fn awaits(&self, prefix: &IpNet) -> bool {
+        self.tables.awaits(prefix)
+    }
+
     /// Returns whether what nobody wants may be swept from the kernel.
     fn sweeps(&self) -> bool {
         self.datastore == Datastore::Complete
@@ -261,14 +382,19 @@ impl Reconciler {
                 self.tables.lose(op);
             }
         }
+        self.flows.restart();
         self.welcomed = false;
         self.resync = false;
+        if self.telling == Telling::Due {
+            self.telling = Telling::Done;
+        }
     }
 
     fn welcome(&mut self, welcome: &Welcome, observed: Vec<Observed>) {
         if !matches!(self.peer, Peer::Greeting) {
             return;
         }
+        self.flows.observed(&observed);
         let (links, recovered) = self.tables.resync(observed);
         self.links = Links::new(links);
         self.notify(recovered.into_iter().map(Notice::Recovered).collect());
@@ -282,6 +408,10 @@ impl Reconciler {
     }
 
     fn ack(&mut self, now: Instant, ack: Ack) {
+        if let Some(done) = self.flows.acked(ack.id) {
+            self.flushed(now, done);
+            return;
+        }
         let flight = match std::mem::take(&mut self.peer) {
             Peer::Busy(flight) if flight.id == ack.id => flight,
             peer @ (Peer::Gone | Peer::Fresh | Peer::Greeting | Peer::Idle(_) | Peer::Busy(_)) => {
@@ -294,6 +424,7 @@ impl Reconciler {
         let mut neighbour_set = false;
         for (index, op) in (0..).zip(flight.ops) {
             let error = failed.remove(&index);
+            self.flows.settled(now, &op, error.as_ref());
             neighbour_set |= error.is_none() && matches!(op, Op::Neighbour(_, Some(_)));
             match self.tables.settle(now, op.clone(), error.clone()) {
                 Verdict::Unchanged => {}
@@ -308,7 +439,29 @@ impl Reconciler {
             self.tables.doubt(doubt);
         }
         self.notify(notices);
+        if self.telling == Telling::Done {
+            self.telling = Telling::Due;
+        }
         self.idle(flight.grant);
+    }
+
+    fn flushed(&mut self, now: Instant, done: FlowsDone) {
+        let mut news = Vec::new();
+        self.flows.done(now, done, &self.tables, &mut news);
+        self.report(news);
+    }
+
+    /// Tells what has come of flows.
+    fn report(&mut self, news: Vec<News>) {
+        let mut notices = Vec::new();
+        for news in news {
+            match news {
+                News::Clean(address) => self.clean.push_back(address),
+                News::Kept(address, error) => notices.push(Notice::FlowsKept(address, error)),
+                News::Forgotten(address) => notices.push(Notice::FlowsForgotten(address)),
+            }
+        }
+        self.notify(notices);
     }
 
     /// Goes on with a lease, or asks for another if somebody wants the kernel read back.

@@ -18,7 +18,7 @@ use self::{
 use crate::{
     event::{Block, Config, Event, Node, Workload, WorkloadKey},
     index::{Index, NodeId, address, others},
-    prefix::{Family, Marks, PrefixMap, Seeker},
+    prefix::{Family, Marks, PrefixMap},
     route::Route,
 };
 
@@ -33,14 +33,25 @@ pub(crate) struct Resolver {
     dirty: Marks,
     /// The routes that are computed elsewhere, as told since the last time; then nothing follows from
     /// resources.
-    told: Option<Vec<(IpNet, Option<Route<NodeId>>)>>,
+    told: Option<Told>,
+}
+
+/// A prefix and its route, if it has one.
+pub(crate) type Changed = (IpNet, Option<Route<NodeId>>);
+
+/// Routes that were told.
+#[derive(Debug, Default)]
+struct Told {
+    /// The prefix of each.
+    cidrs: Vec<IpNet>,
+    routes: Vec<Option<Route<NodeId>>>,
 }
 
 impl Resolver {
     /// Starts one whose routes are told by [`tell`](Self::tell), whatever the resources.
     pub(crate) fn told() -> Self {
         Self {
-            told: Some(Vec::new()),
+            told: Some(Told::default()),
             ..Self::default()
         }
     }
@@ -113,11 +124,11 @@ impl Resolver {
         }
     }
 
-    /// Brings the routes up to date, and returns the prefixes of those that changed, in order.
-    pub(crate) fn resolve(&mut self, index: &Index) -> Vec<IpNet> {
+    /// Brings the routes up to date, and returns those that changed as they are now, in order.
+    pub(crate) fn resolve(&mut self, index: &Index) -> Vec<Changed> {
         if let Some(told) = &mut self.told {
             let told = mem::take(told);
-            return self.take_over(told);
+            return self.take_over(&told);
         }
         self.refresh(index);
         let mut changed = Vec::new();
@@ -141,7 +152,7 @@ impl Resolver {
                 }
                 let former = mem::replace(&mut record.route, desired);
                 moves.note(*cidr, former.as_ref(), record.route.as_ref());
-                changed.push(*cidr);
+                changed.push((*cidr, record.route));
             }
         }
         moves.finish();
@@ -176,47 +187,42 @@ impl Resolver {
     /// Takes over a route that is computed elsewhere.
     pub(crate) fn tell(&mut self, cidr: IpNet, route: Option<Route<NodeId>>) {
         if let Some(told) = &mut self.told {
-            told.push((cidr, route));
+            told.cidrs.push(cidr);
+            told.routes.push(route);
         }
     }
 
-    /// Takes over what was told, and returns the prefixes of the routes that changed, in order.
-    fn take_over(&mut self, mut told: Vec<(IpNet, Option<Route<NodeId>>)>) -> Vec<IpNet> {
-        // Of several on one prefix the last holds: the sort is stable.
-        told.sort_by_key(|(cidr, _)| *cidr);
-        let mut changed = Vec::with_capacity(told.len());
-        let mut fresh = Vec::new();
+    /// Takes over what was told, and returns the routes that changed, in order.
+    fn take_over(&mut self, told: &Told) -> Vec<Changed> {
+        let mut order: Vec<(IpNet, usize)> = told.cidrs.iter().copied().zip(0..).collect();
+        order.sort_unstable();
+        let mut changed = Vec::with_capacity(order.len());
+        let mut fresh = Vec::with_capacity(order.len());
         let mut moves = self.by_node.moves();
-        for of_one in told.chunk_by(|(a, _), (b, _)| a == b) {
-            let Some((cidr, route)) = of_one.last().copied() else {
+        for of_one in order.chunk_by(|(a, _), (b, _)| a == b) {
+            // Of several on one prefix the last holds.
+            let Some((cidr, last)) = of_one.last().copied() else {
                 continue;
             };
-            match (self.records.get_mut(&cidr), route) {
-                (None, None) => continue,
-                (Some(record), _) if record.route == route => continue,
-                (Some(record), Some(_)) => {
-                    moves.note(cidr, record.route.as_ref(), route.as_ref());
-                    record.route = route;
+            let route = told.routes.get(last).copied().flatten();
+            let former = match self.records.get_mut(&cidr) {
+                Some(record) if route.is_some() => mem::replace(&mut record.route, route),
+                Some(_) => self.records.remove(&cidr).and_then(|record| record.route),
+                None => {
+                    if route.is_some() {
+                        fresh.push((cidr, Record::told(route)));
+                    }
+                    None
                 }
-                (Some(record), None) => {
-                    moves.note(cidr, record.route.as_ref(), None);
-                    self.records.remove(&cidr);
-                }
-                (None, Some(_)) => {
-                    moves.note(cidr, None, route.as_ref());
-                    fresh.push((cidr, Record::told(route)));
-                }
+            };
+            if former != route {
+                moves.note(cidr, former.as_ref(), route.as_ref());
+                changed.push((cidr, route));
             }
-            changed.push(cidr);
         }
         moves.finish();
         self.records.absorb(fresh);
         changed
-    }
-
-    /// Looks up the routes of exactly some prefixes, which are asked for in order.
-    pub(crate) fn seeker(&self) -> RouteSeeker<'_> {
-        RouteSeeker(self.records.seeker())
     }
 
     /// Returns the route of exactly this prefix.
@@ -253,14 +259,5 @@ impl Resolver {
     /// Returns whether there are routes to a node.
     pub(crate) fn leads_to(&self, node: NodeId) -> bool {
         self.by_node.leads_to(node)
-    }
-}
-/// See [`Resolver::seeker`].
-#[derive(Debug)]
-pub(crate) struct RouteSeeker<'a>(Seeker<'a, Record>);
-
-impl<'a> RouteSeeker<'a> {
-    pub(crate) fn get(&mut self, cidr: &IpNet) -> Option<&'a Route<NodeId>> {
-        self.0.get(cidr)?.route.as_ref()
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     config::Config,
     dataplane,
     datastore::{self, FileDatastore, Update},
-    face::{self, Face, Status},
+    face::{self, Face, Signals, Status},
 };
 
 /// How much may be queued from each side. What is queued is taken in at once.
@@ -85,6 +85,7 @@ async fn serve(config: Config, listener: UnixListener) -> Result<(), ShellError>
     let (event_sender, dataplane) = mpsc::channel(QUEUE);
     let (request_sender, face) = mpsc::channel(QUEUE);
     let (status_sender, status) = watch::channel(Status::default());
+    let (signal_sender, signals) = Signals::channel();
     let listener = listener
         .set_nonblocking(true)
         .and_then(|()| tokio::net::UnixListener::from_std(listener))
@@ -97,6 +98,7 @@ async fn serve(config: Config, listener: UnixListener) -> Result<(), ShellError>
         node: config.node_name.clone(),
         status,
         requests: request_sender,
+        signals,
         presence: Presence::default(),
     };
     let users = config.face_users.clone();
@@ -116,7 +118,7 @@ async fn serve(config: Config, listener: UnixListener) -> Result<(), ShellError>
         Ok(())
     });
 
-    let node = Node::new(&config, status_sender);
+    let node = Node::new(&config, status_sender, signal_sender);
     let inputs = Inputs {
         updates,
         dataplane,

@@ -5,19 +5,25 @@
 
 mod hold;
 mod kinds;
+mod told;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Add,
+    ops::{Add, RangeInclusive},
     time::Instant,
 };
 
 use ipc_proto::{Op, OpError, view::Row};
 
-use self::hold::{Hold, Wait};
+pub(crate) use self::hold::backoff;
 pub(crate) use self::kinds::{
     Attachments, BpfRoutes, Endpoints, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours,
     TunnelDevices,
+};
+pub(crate) use self::told::{Changes, MAX_CHANGES};
+use self::{
+    hold::{Hold, Wait},
+    told::Told,
 };
 use crate::delta::{Actual, Change, DeltaTracker};
 
@@ -90,6 +96,7 @@ pub(crate) struct Table<K: Kind> {
     holds: BTreeMap<K::Key, Hold>,
     /// The holds that end by themselves.
     timers: BTreeSet<(Instant, K::Key)>,
+    told: Told<K>,
 }
 
 /// The keys that can be asked for.
@@ -139,6 +146,7 @@ impl<K: Kind> Default for Table<K> {
             ready: Ready::default(),
             holds: BTreeMap::new(),
             timers: BTreeSet::new(),
+            told: Told::default(),
         }
     }
 }
@@ -149,7 +157,7 @@ impl<K: Kind> Table<K> {
         match act {
             Act::Want => self.want(key, value),
             Act::Settle(now, failed) => return self.settle(now, key, value, failed),
-            Act::Lose => self.change(key, |tracker, key| tracker.settle(key, Actual::Wrong)),
+            Act::Lose => self.learn(key, Actual::Wrong),
         }
         Verdict::Unchanged
     }
@@ -165,7 +173,8 @@ impl<K: Kind> Table<K> {
     /// Says what everything is, has what failed tried once more, and returns the keys that failed
     /// and are right.
     pub(crate) fn resync(&mut self, all: Vec<(K::Key, Option<K::Value>)>) -> Vec<K::Key> {
-        self.tracker.replace_actual(all);
+        let Self { tracker, told, .. } = self;
+        tracker.replace_actual(all, |key, was| told.note(key, || was.known()));
         self.timers.clear();
         for hold in self.holds.values_mut() {
             hold.wait = Wait::Over;
@@ -197,7 +206,7 @@ impl<K: Kind> Table<K> {
         let Some(error) = failed.filter(|_| !gone) else {
             let told = self.release(&key).is_some_and(|hold| hold.is_told());
             let actual = sent.map_or(Actual::Absent, Actual::Is);
-            self.change(key, |tracker, key| tracker.settle(key, actual));
+            self.learn(key, actual);
             return if told {
                 Verdict::Recovered
             } else {
@@ -217,7 +226,7 @@ impl<K: Kind> Table<K> {
             Verdict::Unchanged
         };
         if !K::ATOMIC && matches!(error, OpError::Kernel { .. }) {
-            self.change(key, |tracker, key| tracker.settle(key, Actual::Wrong));
+            self.learn(key, Actual::Wrong);
         } else {
             self.change(key, |_, _| ());
         }
@@ -241,6 +250,7 @@ impl<K: Kind> Table<K> {
             .map(|(key, ..)| key.clone())
             .collect();
         for key in lost {
+            self.note(&key);
             self.change(key, |tracker, key| tracker.set_actual(key, actual.clone()));
         }
     }
@@ -287,6 +297,19 @@ impl<K: Kind> Table<K> {
         K::op(key, desired)
     }
 
+    /// Returns what `key` is.
+    pub(crate) fn actual(&self, key: &K::Key) -> Actual<&K::Value> {
+        self.tracker.actual(key)
+    }
+
+    /// Returns what the keys of a range should be and what they are.
+    pub(crate) fn range(
+        &self,
+        keys: RangeInclusive<K::Key>,
+    ) -> impl Iterator<Item = (Option<&K::Value>, Actual<&K::Value>)> {
+        self.tracker.range(keys)
+    }
+
     /// Returns how many keys are there.
     #[must_use]
     pub(crate) fn present_len(&self) -> usize {
@@ -302,6 +325,19 @@ impl<K: Kind> Table<K> {
                 let failed = self.holds.get(key).map(|hold| &hold.error);
                 (key, desired, actual, failed)
             })
+    }
+
+    /// Returns whether a change of `key` is to be asked for, or is not answered yet.
+    #[must_use]
+    pub(crate) fn awaits(&self, key: &K::Key) -> bool {
+        let change = self.tracker.change(key);
+        change.is_some_and(|change| self.ready.of(change).contains(key))
+    }
+
+    /// Takes in what `key` has become by a change of ours.
+    fn learn(&mut self, key: K::Key, actual: Actual<K::Value>) {
+        self.note(&key);
+        self.change(key, |tracker, key| tracker.settle(key, actual));
     }
 
     /// Makes a change of the tracker, and files the key by what it then takes.

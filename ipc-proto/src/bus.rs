@@ -6,6 +6,7 @@
 mod face;
 mod faces;
 mod guard;
+mod routes;
 mod system;
 
 use std::{io, path::Path, time::Duration};
@@ -17,6 +18,7 @@ use self::guard::Guarded;
 pub use self::{
     face::{Face, announce, show},
     faces::{Calc1Proxy, DataplaneProxy, PrivHelper1Proxy, Supervisor1Proxy},
+    routes::{RouteRow, SnapshotPage},
     system::{Presence, SYSTEM_BUS, show_on_bus},
 };
 

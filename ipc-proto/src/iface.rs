@@ -6,9 +6,11 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 /// A name the kernel could give to an interface.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+///
+/// It is kept in place: links are many, and are copied all the time.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct IfName(String);
+pub struct IfName([u8; Self::MAX_LEN]);
 
 impl IfName {
     /// The longest name in bytes, `IFNAMSIZ` less its NUL.
@@ -17,7 +19,10 @@ impl IfName {
     /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        // It is ASCII, and padded with NUL, so that it sorts as the text does.
+        let text = self.0.split(|byte| *byte == 0).next();
+        text.and_then(|text| str::from_utf8(text).ok())
+            .unwrap_or_default()
     }
 }
 
@@ -37,11 +42,14 @@ impl TryFrom<String> for IfName {
             && name
                 .bytes()
                 .all(|b| b.is_ascii_graphic() && b != b'/' && b != b':');
-        if ok {
-            Ok(Self(name))
-        } else {
-            Err(InvalidIfName(name))
+        if !ok {
+            return Err(InvalidIfName(name));
         }
+        let mut bytes = [0; Self::MAX_LEN];
+        for (byte, from) in bytes.iter_mut().zip(name.bytes()) {
+            *byte = from;
+        }
+        Ok(Self(bytes))
     }
 }
 
@@ -55,13 +63,19 @@ impl FromStr for IfName {
 
 impl From<IfName> for String {
     fn from(name: IfName) -> Self {
-        name.0
+        name.as_str().to_owned()
     }
 }
 
 impl fmt::Display for IfName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for IfName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("IfName").field(&self.as_str()).finish()
     }
 }
 

@@ -6,6 +6,7 @@
 mod batch;
 mod endpoints;
 mod layout;
+mod notes;
 mod pins;
 mod routes;
 pub(crate) mod sys;
@@ -15,7 +16,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use aya::{
     Ebpf, EbpfError, EbpfLoader,
-    maps::MapError,
+    maps::{Map, MapError},
     programs::{ProgramError, SchedClassifier},
 };
 use nix::errno::Errno;
@@ -23,9 +24,10 @@ use nix::errno::Errno;
 use self::pins::Shape;
 pub use self::{
     endpoints::Endpoints,
+    notes::FlowNotes,
     pins::PinError,
     routes::RouteMaps,
-    sys::{Stopped, Trie},
+    sys::{RawMap, Stopped},
     verdicts::Verdicts,
 };
 use crate::sandbox::PinDir;
@@ -72,6 +74,8 @@ pub struct Object {
     pub routes: RouteMaps,
     /// The map of endpoints.
     pub endpoints: Endpoints,
+    /// What the programs have noted of flows.
+    pub notes: FlowNotes,
     /// The counters.
     pub verdicts: Verdicts,
     /// The programs.
@@ -103,6 +107,7 @@ pub fn open(pins: &PinDir, size: u32) -> Result<Object, BpfError> {
         },
         routes: RouteMaps::take(&mut object, size)?,
         endpoints: Endpoints::take(&mut object)?,
+        notes: FlowNotes::take(&mut object)?,
         verdicts: Verdicts::take(&mut object)?,
     })
 }
@@ -115,6 +120,15 @@ fn load(object: &mut Ebpf, name: &'static str) -> Result<OwnedFd, BpfError> {
         Ok(program.fd()?.as_fd().try_clone_to_owned()?)
     };
     loaded().map_err(|error| BpfError::Program(name, Box::new(error)))
+}
+
+/// Takes a map out of the object, to be used as bytes.
+fn raw_map(object: &mut Ebpf, name: &'static str) -> Result<RawMap, BpfError> {
+    let map = object.take_map(name).ok_or(BpfError::Absent(name))?;
+    let (Map::LpmTrie(map) | Map::LruHashMap(map)) = map else {
+        return Err(BpfError::Absent(name));
+    };
+    RawMap::new(map).map_err(|error| BpfError::Map(name, Box::new(error)))
 }
 
 /// Returns what the kernel said. The other errors are about a misuse of aya.

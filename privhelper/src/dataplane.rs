@@ -12,7 +12,7 @@ use crate::{
     bpf::{BpfError, Endpoints, RouteMaps},
     links::Links,
     netlink::{Netlink, ReadError},
-    order,
+    order::{self, Checked},
     policy::{self, Permitted, Policy},
     sysctl,
     tc::{Attachments, TcError},
@@ -66,17 +66,14 @@ impl Dataplane {
     }
 
     /// Carries out the steps in order and returns those that failed.
-    pub fn apply(&mut self, lane: Lane, steps: Vec<Step>) -> Vec<(u32, OpError)> {
-        let steps = self.check(lane, steps);
+    pub fn apply(&mut self, steps: Vec<Step>) -> Vec<(u32, OpError)> {
+        let steps = self.check(Lane::State, steps);
         order::carry_out(steps, |ops| self.carry_out(ops))
     }
 
     /// Asks the policy for each step; again with a fresh table of interfaces if one looks stale.
-    fn check(
-        &self,
-        lane: Lane,
-        steps: Vec<Step>,
-    ) -> Vec<(Option<u32>, Result<Permitted, OpError>)> {
+    #[must_use]
+    pub fn check(&self, lane: Lane, steps: Vec<Step>) -> Vec<Checked> {
         let mut links = self.watched.links().view();
         let mut refreshed = false;
         steps

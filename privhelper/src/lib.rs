@@ -6,6 +6,7 @@
 
 pub mod bpf;
 pub mod config;
+pub mod conntrack;
 pub mod dataplane;
 pub mod face;
 pub mod links;

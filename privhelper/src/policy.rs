@@ -99,7 +99,7 @@ impl Policy {
             Op::Fdb(key, destination) => l2::check_fdb(key, *destination, links)?,
             Op::BpfRoute(prefix, route) => self.check_bpf_route(prefix, route.as_ref(), links)?,
             Op::KernelRoute(key, route) => self.check_kernel_route(key, route.as_ref(), links)?,
-            Op::FlowFlush(_) => return Err(OpError::Unsupported("flow flushes".into())),
+            Op::FlowFlush(address) => self.check_flush(*address, links)?,
             Op::Rule(rule, _) => self.check_rule(rule)?,
             Op::Attachment(key, _) => l2::check_workload(&key.link, links)?,
             Op::Endpoint(link, endpoint) => l2::check_endpoint(link, endpoint.as_ref(), links)?,

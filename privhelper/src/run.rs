@@ -16,6 +16,7 @@ use tokio::{
 use crate::{
     bpf::{self, BpfError, Object},
     config::Config,
+    conntrack::Conntrack,
     dataplane::Dataplane,
     face::Face,
     netlink::Netlink,
@@ -117,7 +118,9 @@ async fn serve(
         attachments,
         netlink,
     );
-    let session = Session::new(kernel, incarnation, lease);
+    let (conntrack, flushed) =
+        Conntrack::start(object.notes).map_err(io("cannot start a thread"))?;
+    let session = Session::new(kernel, conntrack, incarnation, lease);
     let (worker, started) = Worker::start(session).map_err(io("cannot start a thread"))?;
     *thread = Some(started);
 
@@ -126,6 +129,7 @@ async fn serve(
         config.calc,
         worker.clone(),
         watched.clone(),
+        flushed,
     );
     let view = Face {
         incarnation,

@@ -5,17 +5,18 @@
 
 use std::{io, thread};
 
-use ipc_proto::{bus, codec};
+use ipc_proto::{FlowsDone, bus, codec};
 use nix::unistd::Uid;
 use serde_bytes::ByteBuf;
 use tokio::{
     net::{UnixListener, UnixStream},
-    sync::{mpsc, oneshot},
+    sync::{broadcast::Receiver, mpsc, oneshot},
     task::JoinHandle,
 };
 use zbus::{Connection, fdo, object_server::SignalEmitter};
 
 use crate::{
+    conntrack::Flushed,
     session::{Refusal, Session},
     watch::Watched,
 };
@@ -149,6 +150,7 @@ pub async fn serve(
     calc: Uid,
     worker: Worker,
     watched: Watched,
+    flushed: Flushed,
 ) -> io::Result<()> {
     let mut served: Option<JoinHandle<()>> = None;
     loop {
@@ -159,9 +161,9 @@ pub async fn serve(
             drop(old.await);
             drop(worker.ask(What::End).await);
         }
-        let (worker, watched) = (worker.clone(), watched.clone());
+        let (worker, watched, flushed) = (worker.clone(), watched.clone(), flushed.subscribe());
         served = Some(tokio::spawn(async move {
-            match serve_client(stream, &worker, &watched).await {
+            match serve_client(stream, &worker, &watched, flushed).await {
                 Ok(()) => tracing::info!("calc went away"),
                 Err(error) => tracing::warn!(%error, "lost the connection to calc"),
             }
@@ -179,7 +181,12 @@ impl Drop for Closing {
     }
 }
 
-async fn serve_client(stream: UnixStream, worker: &Worker, watched: &Watched) -> zbus::Result<()> {
+async fn serve_client(
+    stream: UnixStream,
+    worker: &Worker,
+    watched: &Watched,
+    mut flushed: Receiver<FlowsDone>,
+) -> zbus::Result<()> {
     let object = DataplaneObject(worker.clone());
     let connection = bus::server(stream)
         .serve_at(bus::DATAPLANE_PATH, object)
@@ -193,14 +200,26 @@ async fn serve_client(stream: UnixStream, worker: &Worker, watched: &Watched) ->
             watched.changed().await;
             let feed = watched.links().take_feed();
             if let Some(feed) = feed {
-                let bytes = codec::encode(&feed)
-                    .map_err(|error| zbus::Error::Failure(error.to_string()))?;
+                let bytes = codec::encode(&feed).map_err(failure)?;
                 DataplaneObject::links_changed(&emitter, ByteBuf::from(bytes)).await?;
             }
+        }
+    };
+    let ends = async {
+        loop {
+            // Too many at once, or no thread: the client must know that there are some to miss.
+            let done = flushed.recv().await.map_err(failure)?;
+            let bytes = codec::encode(&done).map_err(failure)?;
+            DataplaneObject::flows_flushed(&emitter, ByteBuf::from(bytes)).await?;
         }
     };
     tokio::select! {
         () = connection.0.closed() => Ok(()),
         result = feed => result,
+        result = ends => result,
     }
+}
+
+fn failure(error: impl std::error::Error) -> zbus::Error {
+    zbus::Error::Failure(error.to_string())
 }

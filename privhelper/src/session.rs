@@ -4,12 +4,13 @@
 //! snapshot is kept. Malformed or unauthorised requests end here, without a trace in the kernel.
 
 use ipc_proto::{
-    Ack, Batch, Hello, Incarnation, Lease, PageRequest, SnapshotId, VERSION, Welcome,
+    Ack, Batch, Hello, Incarnation, Lane, Lease, PageRequest, SnapshotId, VERSION, Welcome,
     codec::{self, DecodeError, EncodeError},
 };
 use tokio::sync::watch;
 
 use crate::{
+    conntrack::Conntrack,
     dataplane::{Dataplane, SnapshotError},
     pages::Pages,
 };
@@ -50,6 +51,7 @@ pub enum Refusal {
 #[derive(Debug)]
 pub struct Session {
     dataplane: Dataplane,
+    conntrack: Conntrack,
     incarnation: Incarnation,
     lease: Option<Lease>,
     leased: watch::Sender<bool>,
@@ -62,11 +64,13 @@ impl Session {
     #[must_use]
     pub fn new(
         dataplane: Dataplane,
+        conntrack: Conntrack,
         incarnation: Incarnation,
         leased: watch::Sender<bool>,
     ) -> Self {
         Self {
             dataplane,
+            conntrack,
             incarnation,
             lease: None,
             leased,
@@ -150,7 +154,13 @@ impl Session {
         if u32::try_from(batch.steps.len()).map_or(true, |steps| steps > MAX_STEPS) {
             return Err(Refusal::TooLong(batch.steps.len()));
         }
-        let failed = self.dataplane.apply(batch.lane, batch.steps);
+        let failed = match batch.lane {
+            Lane::State => self.dataplane.apply(batch.steps),
+            Lane::Flows => {
+                let steps = self.dataplane.check(batch.lane, batch.steps);
+                self.conntrack.flush(batch.lease, batch.id, steps)
+            }
+        };
         Ok(codec::encode(&Ack {
             id: batch.id,
             failed,

@@ -4,6 +4,7 @@
 pub mod bpf;
 pub mod calc;
 pub mod floor;
+pub mod flows;
 pub mod kernel;
 
 use std::{fmt::Write, fs, io, path::Path, time::Duration};

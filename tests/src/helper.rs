@@ -10,15 +10,17 @@
 use std::{
     collections::BTreeMap,
     io::Read,
+    net::IpAddr,
     os::{fd::OwnedFd, unix::net::UnixListener},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
 };
 
 use command_fds::{CommandFdExt, FdMapping};
+use futures_util::StreamExt as _;
 use ipc_proto::{
-    Ack, Batch, BatchId, Feed, Hello, Lane, Lease, Link, LinkState, Observed, Op, OpError, Page,
-    PageRequest, Step, VERSION, Welcome,
+    Ack, Batch, BatchId, Feed, FlowsDone, Hello, Lane, Lease, Link, LinkState, Observed, Op,
+    OpError, Page, PageRequest, Step, VERSION, Welcome,
     bus::{self, DataplaneProxy, PrivHelper1Proxy},
     codec,
 };
@@ -248,11 +250,40 @@ impl Calc {
     ///
     /// If the answer is that to another batch.
     pub async fn try_apply(&mut self, steps: Vec<Step>) -> zbus::Result<Vec<(u32, OpError)>> {
+        self.send(Lane::State, steps).await
+    }
+
+    /// Has the flows of addresses forgotten, waits for the end, and returns those that failed.
+    ///
+    /// # Panics
+    ///
+    /// If the whole batch is refused, or its end is not told.
+    pub async fn flush(
+        &mut self,
+        addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> Vec<(u32, OpError)> {
+        let step = |address| Step {
+            op: Op::FlowFlush(address),
+            needs: None,
+        };
+        let steps = addresses.into_iter().map(step).collect();
+        let mut ends = self.proxy.receive_flows_flushed().await.unwrap();
+        self.send(Lane::Flows, steps).await.unwrap();
+        loop {
+            let end = ends.next().await.expect("a connection");
+            let done: FlowsDone = codec::decode(end.args().unwrap().done()).unwrap();
+            if (done.lease, done.id) == (self.lease, BatchId(self.next - 1)) {
+                return done.failed;
+            }
+        }
+    }
+
+    async fn send(&mut self, lane: Lane, steps: Vec<Step>) -> zbus::Result<Vec<(u32, OpError)>> {
         let id = BatchId(self.next);
         self.next += 1;
         let batch = Batch {
             lease: self.lease,
-            lane: Lane::State,
+            lane,
             id,
             steps,
         };

@@ -11,6 +11,7 @@
 pub mod agent;
 pub mod bench;
 pub mod claims;
+pub mod flows;
 pub mod helper;
 pub mod isolate;
 pub mod monitor;

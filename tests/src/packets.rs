@@ -8,6 +8,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::{AsRawFd, OwnedFd},
     sync::mpsc,
+    time::{Duration, Instant},
 };
 
 use ipc_proto::{AttachmentKey, BpfRoute, BpfTarget, Endpoint, Flags, Hook, Link, Mac, Op};
@@ -152,6 +153,14 @@ impl Pod {
 pub struct Frames(mpsc::Receiver<Vec<u8>>);
 
 impl Frames {
+    /// Returns all frames that are heard for so long, and those before.
+    #[must_use]
+    pub fn during(&self, time: Duration) -> Vec<Vec<u8>> {
+        let end = Instant::now() + time;
+        let left = || end.saturating_duration_since(Instant::now());
+        std::iter::from_fn(|| self.0.recv_timeout(left()).ok()).collect()
+    }
+
     /// Waits for a frame of which `wanted` makes something.
     ///
     /// # Panics

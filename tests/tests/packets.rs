@@ -8,6 +8,8 @@
 
 #[path = "packets/attachments.rs"]
 mod attachments;
+#[path = "packets/moved.rs"]
+mod moved;
 #[path = "packets/straight.rs"]
 mod straight;
 #[path = "packets/translated.rs"]

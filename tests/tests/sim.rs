@@ -17,7 +17,7 @@ const RUNS_UNTIL_FOUND: u64 = 5_000;
 /// Fewer scripts may do too little by chance.
 const ENOUGH: u64 = 1_000;
 /// How often something must happen in a thousand scripts: half as often as it does, or less.
-const AT_LEAST: [(&str, u64); 34] = [
+const AT_LEAST: [(&str, u64); 35] = [
     ("acknowledgements late", 70),
     ("answers overdue", 30),
     ("batches", 7_000),
@@ -35,6 +35,7 @@ const AT_LEAST: [(&str, u64); 34] = [
     ("ended in sync", 500),
     ("ended with what cannot be", 100),
     ("faults hit", 800),
+    ("forgot flows", 100),
     ("gaps noticed", 25),
     ("hangs", 60),
     ("helper crashes", 360),

@@ -6,6 +6,7 @@
 use std::{fs, time::Duration};
 
 use futures_util::StreamExt;
+use ipc_proto::bus::Calc1Proxy;
 use serde_json::Value;
 use tests::{
     systemd::{PROCESSES, host, repository},
@@ -171,6 +172,9 @@ async fn a_change_is_signalled() {
         .await
         .unwrap();
     let mut changes = calc.receive_properties_changed().await.unwrap();
+    let consumer = Calc1Proxy::new(&client).await.unwrap();
+    let mut routes = consumer.receive_routes_changed().await.unwrap();
+    let snapshot = consumer.snapshot("").await.unwrap();
     let name = InterfaceName::from_static_str("io.cairn.Calc1").unwrap();
     let before = calc.get(name, "Desired").await.unwrap();
 
@@ -188,9 +192,14 @@ async fn a_change_is_signalled() {
         None
     };
     let told = timeout(Duration::from_secs(10), told).await;
+    let route = timeout(Duration::from_secs(10), routes.next()).await;
     fs::write(&document, text).unwrap();
     let now = told.unwrap().unwrap();
     assert_ne!(now, before.to_string());
+    let route = route.unwrap().unwrap();
+    let route = route.args().unwrap();
+    assert_eq!(*route.seq(), snapshot.seq + 1);
+    assert_eq!(route.updates()[0].prefix, "10.9.0.3/32");
 }
 
 #[test]

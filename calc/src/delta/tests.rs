@@ -115,13 +115,30 @@ proptest! {
         let mut tracker = DeltaTracker::default();
         let mut model = Model::default();
         for step in steps {
+            let mut former = BTreeMap::new();
             match step.clone() {
                 Step::Desired(key, value) => tracker.set_desired(key, value),
                 Step::Actual(key, value) => tracker.set_actual(key, value),
                 Step::Settle(key, value) => tracker.settle(key, value),
-                Step::Replace(all) => tracker.replace_actual(all),
+                Step::Replace(all) => {
+                    tracker.replace_actual(all, |key, was| former.extend([(*key, was)]));
+                }
             }
-            model.take(step);
+            let before = model.actual.clone();
+            model.take(step.clone());
+            if let Step::Replace(_) = step {
+                let was = |key| before.get(&key).copied().unwrap_or_default();
+                let is = |key| model.actual.get(&key).copied().unwrap_or_default();
+                let changed = (0..6).filter(|key| was(*key) != is(*key));
+                let changed: BTreeMap<_, _> = changed.map(|key| (key, was(key))).collect();
+                prop_assert_eq!(former, changed);
+            }
+            for key in 0..6 {
+                let actual = model.actual.get(&key);
+                prop_assert_eq!(tracker.actual(&key), actual.map_or(Actual::Absent, Actual::as_ref));
+                let rows = tracker.after(Some(&key)).map(|(k, ..)| *k);
+                prop_assert!(rows.eq(model.rows().iter().map(|(k, ..)| *k).filter(|k| *k > key)));
+            }
             let pending: Vec<_> = tracker.pending().map(|(k, change)| (*k, change)).collect();
             prop_assert_eq!(pending, model.pending());
             let rows: Vec<_> = tracker

@@ -15,7 +15,7 @@ use super::{Kind, World};
 use crate::{
     event::{Config, Event, ServiceLoopPrevention, Services},
     index::Index,
-    prefix::{Marks, PrefixMap, merge, subtree},
+    prefix::{Marks, PrefixMap, subtree},
 };
 
 /// See the [module](self).
@@ -119,8 +119,9 @@ impl Kind for BpfRoutes {
             self.mark_all(world);
         }
         let marked = self.dirty.take();
-        let configured = self.configured(&marked, world.changed);
-        self.resolve_unconfigured(merge(&marked, world.changed), world, ops);
+        let configured = self.configured(&marked, world);
+        ops.reserve(world.changed.len());
+        self.resolve_unconfigured(marked, world, ops);
         // Wider prefixes come first: entries of narrower ones may follow from theirs.
         for cidr in configured {
             let desired = self.want(&cidr, world.routes.route(&cidr), world);
@@ -139,11 +140,12 @@ impl Kind for BpfRoutes {
 impl BpfRoutes {
     /// Returns the prefixes of the configuration that are in one of these, in order: only their
     /// entries may follow from those of wider prefixes.
-    fn configured(&self, marked: &[IpNet], changed: &[IpNet]) -> BTreeSet<IpNet> {
+    fn configured(&self, marked: &[IpNet], world: &World<'_>) -> BTreeSet<IpNet> {
         let all = &self.settings.all;
         if all.is_empty() {
             return BTreeSet::new();
         }
+        let changed = world.changed.iter().map(|(cidr, _)| cidr);
         let dirty = marked.iter().chain(changed);
         dirty
             .flat_map(|cidr| all.range(subtree(*cidr)))
@@ -151,20 +153,14 @@ impl BpfRoutes {
             .collect()
     }
 
-    /// Computes the entries of all these, in order, but those that the configuration names.
-    fn resolve_unconfigured(
-        &mut self,
-        dirty: impl Iterator<Item = IpNet>,
-        world: &World<'_>,
-        ops: &mut Vec<Op>,
-    ) {
-        let mut routes = world.routes.seeker();
-        let mut fresh = Vec::new();
-        for cidr in dirty {
+    /// Computes the entries of all that is dirty, but those that the configuration names.
+    fn resolve_unconfigured(&mut self, marked: Vec<IpNet>, world: &World<'_>, ops: &mut Vec<Op>) {
+        let mut fresh = Vec::with_capacity(world.changed.len());
+        for (cidr, route) in world.dirty(marked) {
             if self.settings.all.contains(&cidr) {
                 continue;
             }
-            let desired = self.want(&cidr, routes.get(&cidr), world);
+            let desired = self.want(&cidr, route, world);
             match (self.desired.get_mut(&cidr), &desired) {
                 (None, None) => continue,
                 (Some(former), Some(desired)) if former == desired => continue,

@@ -22,7 +22,7 @@ use crate::{
     conflict::{Candidate, Class, winner},
     event::{Event, MigrationRole},
     index::{Index, NodeId},
-    prefix::{Family, Marks, PrefixMap, merge, single},
+    prefix::{Family, Marks, PrefixMap, single},
     route::{PoolKind, Route, Types},
 };
 
@@ -158,10 +158,9 @@ impl Kind for KernelRoutes {
             }
         }
         let marked = self.dirty.take();
-        let mut routes = world.routes.seeker();
         let mut fresh = Vec::new();
-        for prefix in merge(&marked, world.changed) {
-            let desired = self.want(prefix, routes.get(&prefix), world);
+        for (prefix, route) in world.dirty(marked) {
+            let desired = self.want(prefix, route, world);
             match (self.desired.get_mut(&prefix), desired) {
                 (None, None) => {}
                 (None, Some(desired)) => {

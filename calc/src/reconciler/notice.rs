@@ -1,6 +1,6 @@
 //! What the operator is told: once per change of state of a key, not per attempt.
 
-use std::fmt;
+use std::{fmt, net::IpAddr};
 
 use ipc_proto::{Op, OpError};
 
@@ -11,6 +11,10 @@ pub enum Notice {
     Failed(Op, OpError),
     /// What failed before is as it should be.
     Recovered(Op),
+    /// A route was set although flows of the address's former owner may be there.
+    FlowsKept(IpAddr, Option<OpError>),
+    /// Those flows are forgotten after all.
+    FlowsForgotten(IpAddr),
     /// So many more of these; the rows of the tables have them all.
     More(usize),
 }
@@ -30,8 +34,38 @@ impl fmt::Display for Notice {
         match self {
             Self::Failed(op, error) => write!(f, "{}: {error}", Object(op)),
             Self::Recovered(op) => write!(f, "{}: is as it should be", Object(op)),
+            Self::FlowsKept(address, error) => {
+                write!(f, "{}", OldFlows(*address, error.as_ref()))
+            }
+            Self::FlowsForgotten(address) => {
+                write!(
+                    f,
+                    "the flows of the former owner of {address} are forgotten"
+                )
+            }
             Self::More(more) => write!(f, "and {more} more; see the rows of the tables"),
         }
+    }
+}
+
+/// Says that an address has flows of its former owner, and why.
+pub(crate) struct OldFlows<'a>(pub(crate) IpAddr, pub(crate) Option<&'a OpError>);
+
+impl fmt::Display for OldFlows<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(address, error) = self;
+        write!(
+            f,
+            "{address} has a new owner, and the flows of the former one may lead to it: "
+        )?;
+        match error {
+            Some(error) => write!(f, "{error}")?,
+            None => f.write_str("forgetting them takes too long")?,
+        }
+        write!(
+            f,
+            "; conntrack -D -s {address} and -d {address} forgets them"
+        )
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! Make before break: what a packet needs is set before what leads to it, and cleared after.
 
-use std::time::Instant;
+use std::{net::IpAddr, time::Instant};
 
 use ipc_proto::{
-    KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKind,
+    BpfRoute, KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKey, RouteKind,
     view::{self, Row},
 };
 use ipnet::IpNet;
@@ -16,9 +16,10 @@ use super::{
 };
 use crate::{
     delta::{Actual, Change},
+    flows::{Flows, Gate, Lead, Leads, Owner, Pods, is_pods, of_bpf, of_kernel},
     table::{
-        Act, AnyTable, Attachments, BpfRoutes, Counts, Endpoints, Entry, Fdb, KernelRoutes, Kind,
-        LinkSettings, Neighbours, Table, TunnelDevices, Verdict, row,
+        Act, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Entry, Fdb,
+        KernelRoutes, Kind, LinkSettings, Neighbours, Table, TunnelDevices, Verdict, row,
     },
 };
 
@@ -177,8 +178,14 @@ impl Tables {
     ///
     /// The entries of a BPF route map that are there are brought up to date first. New ones come
     /// before the end of old ones, so that no address is without an entry, unless the map has no
-    /// room for both.
-    pub(super) fn offer(&self, bpf_max_entries: usize, sweep: bool, steps: &mut Steps) {
+    /// room for both. What waits for `flows` is left out, and what leads to a former owner cleared.
+    pub(super) fn offer(
+        &self,
+        bpf_max_entries: usize,
+        sweep: bool,
+        flows: &Flows,
+        steps: &mut Steps,
+    ) {
         const SETS: [Change; 2] = [Change::Update, Change::Insert];
         let clears: &[Change] = if sweep {
             &[Change::Clear, Change::Sweep]
@@ -196,18 +203,28 @@ impl Tables {
         offer(&self.neighbours, &SETS, steps);
         offer(&self.fdb, &SETS, steps);
         offer(&self.endpoints, &SETS, steps);
+        let gate = |op: &Op| flows.gate(op, |pods| self.leads_to(op, pods));
+        let is_open = |op: &Op| gate(op) == Gate::Open;
+        let breaks = |op: &Op| gate(op) == Gate::Break;
         for map in maps {
-            offer(map, &[Change::Update], steps);
+            steps.extend(map.ready(Change::Update).filter(is_open));
             if is_crowded(map) {
                 offer(map, clears, steps);
             }
-            offer(map, &[Change::Insert], steps);
+            steps.extend(map.ready(Change::Insert).filter(is_open));
         }
-        offer(&self.kernel_routes, &SETS, steps);
+        for change in SETS {
+            steps.extend(self.kernel_routes.ready(change).filter(is_open));
+        }
         offer(&self.attachments, &SETS, steps);
 
         offer(&self.attachments, clears, steps);
+        let routes = self.kernel_routes.ready(Change::Update);
+        steps.extend(routes.filter(breaks).map(cleared));
         offer(&self.kernel_routes, clears, steps);
+        for map in maps {
+            steps.extend(map.ready(Change::Update).filter(breaks).map(cleared));
+        }
         for map in maps.into_iter().filter(|map| !is_crowded(map)) {
             offer(map, clears, steps);
         }
@@ -215,6 +232,47 @@ impl Tables {
         offer(&self.fdb, clears, steps);
         offer(&self.neighbours, clears, steps);
         offer(&self.tunnel_devices, clears, steps);
+    }
+
+    /// Returns the routes that are to be set.
+    pub(super) fn sets_of_routes(&self) -> impl Iterator<Item = Op> {
+        let changes = [Change::Update, Change::Insert];
+        let maps = [&self.bpf_v4, &self.bpf_v6];
+        let bpf = maps.map(|map| changes.map(|change| map.ready(change)));
+        let kernel = changes.map(|change| self.kernel_routes.ready(change));
+        bpf.into_iter()
+            .flatten()
+            .flatten()
+            .chain(kernel.into_iter().flatten())
+    }
+
+    /// Returns whom the route under the key of an op leads to.
+    fn leads_to(&self, op: &Op, pods: &Pods) -> Actual<Option<Owner>> {
+        match op {
+            Op::BpfRoute(prefix, _) => self.map(prefix).actual(prefix).map(of_bpf),
+            Op::KernelRoute(key, _) => {
+                let actual = self.kernel_routes.actual(key);
+                actual.map(|route| of_kernel(route, pods))
+            }
+            Op::LinkSettings(..)
+            | Op::TunnelDevice(..)
+            | Op::Neighbour(..)
+            | Op::Fdb(..)
+            | Op::Rule(..)
+            | Op::Attachment(..)
+            | Op::Endpoint(..)
+            | Op::Vtep(..)
+            | Op::ProgramSettings(_)
+            | Op::Masquerade(_)
+            | Op::FlowFlush(_) => Actual::Absent,
+        }
+    }
+
+    fn map(&self, prefix: &IpNet) -> &Table<BpfRoutes> {
+        match prefix {
+            IpNet::V4(_) => &self.bpf_v4,
+            IpNet::V6(_) => &self.bpf_v6,
+        }
     }
 
     /// Counts the keys of a table.
@@ -262,6 +320,26 @@ impl Tables {
         }
     }
 
+    /// Returns what the BPF route maps have become since the last call; see [`Table::tell`].
+    pub(super) fn tell(&mut self) -> Option<Changes<BpfRoutes>> {
+        let (v4, v6) = (self.bpf_v4.tell(), self.bpf_v6.tell());
+        Some(v4?.into_iter().chain(v6?).collect())
+    }
+
+    /// Returns the BPF routes as they were last told; see [`Table::told_after`].
+    pub(super) fn told_after(
+        &self,
+        after: Option<&IpNet>,
+    ) -> Option<impl Iterator<Item = (&IpNet, &BpfRoute)>> {
+        let v6 = self.bpf_v6.told_after(after)?;
+        Some(self.bpf_v4.told_after(after)?.chain(v6))
+    }
+
+    /// Returns whether a change of a BPF route is to be made or not answered yet.
+    pub(super) fn awaits(&self, prefix: &IpNet) -> bool {
+        self.bpf_v4.awaits(prefix) || self.bpf_v6.awaits(prefix)
+    }
+
     /// Does with the table of an op what `act` says.
     fn act(&mut self, op: Op, act: Act) -> Result<Verdict, Unplaced> {
         Ok(match op {
@@ -294,6 +372,51 @@ impl Tables {
             &self.endpoints,
             &self.attachments,
         ]
+    }
+}
+
+impl Leads for Tables {
+    fn leads(&self, address: IpAddr, pods: &Pods) -> Vec<Lead> {
+        let prefix = IpNet::from(address);
+        let bpf = self.map(&prefix).range(prefix..=prefix);
+        let bpf = bpf.map(|(desired, actual)| Lead {
+            is_others: desired.is_some_and(|route| !is_pods(route)),
+            decides: false,
+            desired: desired.and_then(of_bpf),
+            actual: actual.map(of_bpf),
+        });
+        let key = |metric| RouteKey {
+            table: ipc_proto::Table::Main,
+            prefix,
+            metric,
+        };
+        let kernel = self.kernel_routes.range(key(0)..=key(u32::MAX));
+        let kernel = kernel.map(|(desired, actual)| Lead {
+            is_others: false,
+            decides: true,
+            desired: desired.and_then(|route| of_kernel(route, pods)),
+            actual: actual.map(|route| of_kernel(route, pods)),
+        });
+        bpf.chain(kernel).collect()
+    }
+}
+
+/// Returns the op that clears what another one sets.
+fn cleared(op: Op) -> Op {
+    match op {
+        Op::BpfRoute(prefix, _) => Op::BpfRoute(prefix, None),
+        Op::KernelRoute(key, _) => Op::KernelRoute(key, None),
+        op @ (Op::LinkSettings(..)
+        | Op::TunnelDevice(..)
+        | Op::Neighbour(..)
+        | Op::Fdb(..)
+        | Op::Rule(..)
+        | Op::Attachment(..)
+        | Op::Endpoint(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::Masquerade(_)
+        | Op::FlowFlush(_)) => op,
     }
 }
 

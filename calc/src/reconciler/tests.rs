@@ -90,7 +90,9 @@ impl Bench {
                 self.batch = Some(batch.id);
                 batch.steps
             }
-            Some(other @ (Output::Hello | Output::Notice(_))) => panic!("{other:?}"),
+            Some(other @ (Output::Hello | Output::Notice(_) | Output::AddressClean(_))) => {
+                panic!("{other:?}")
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! The prefixes of the routes to each node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 
@@ -28,7 +28,7 @@ impl ByNode {
     pub(super) fn moves(&mut self) -> Moves<'_> {
         Moves {
             by_node: self,
-            come: BTreeMap::new(),
+            come: Vec::new(),
         }
     }
 }
@@ -37,7 +37,7 @@ impl ByNode {
 #[derive(Debug)]
 pub(super) struct Moves<'a> {
     by_node: &'a mut ByNode,
-    come: BTreeMap<NodeId, Vec<IpNet>>,
+    come: Vec<(NodeId, IpNet)>,
 }
 
 impl Moves<'_> {
@@ -57,19 +57,31 @@ impl Moves<'_> {
             routes.remove(&cidr);
         }
         if let Some(desired) = desired {
-            self.come.entry(desired).or_default().push(cidr);
+            self.come.push((desired, cidr));
         }
     }
 
     pub(super) fn finish(self) {
         let all = &mut self.by_node.routes;
-        for (node, come) in self.come {
-            if all.len() <= node.place() {
-                all.resize_with(node.place() + 1, BTreeSet::new);
+        let end = self.come.iter().map(|(node, _)| node.place() + 1).max();
+        if let Some(end) = end.filter(|end| *end > all.len()) {
+            all.resize_with(end, BTreeSet::new);
+        }
+        if self.come.len() < all.len() {
+            for (node, cidr) in self.come {
+                if let Some(routes) = all.get_mut(node.place()) {
+                    routes.insert(cidr);
+                }
             }
-            let Some(routes) = all.get_mut(node.place()) else {
-                continue;
-            };
+            return;
+        }
+        let mut groups = vec![Vec::new(); all.len()];
+        for (node, cidr) in self.come {
+            if let Some(group) = groups.get_mut(node.place()) {
+                group.push(cidr);
+            }
+        }
+        for (routes, come) in all.iter_mut().zip(groups) {
             if come.len() < routes.len() / 8 {
                 routes.extend(come);
             } else {

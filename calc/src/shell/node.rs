@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -11,17 +12,18 @@ use ipc_proto::{
     Observed, Op, Tunnel,
     view::{Rows, RowsRequest},
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use super::journal::Journal;
 use crate::{
     calculator::Calculator,
     config::Config,
+    consumers::{Consumers, Signal},
     dataplane,
     datastore::Update,
     event::Event,
     face::{self, Status},
-    reconciler::{Input, Notice, Output, Reconciler},
+    reconciler::{Input, Notice, OldFlows, Output, Reconciler},
 };
 
 /// How many failures are shown by name.
@@ -54,11 +56,18 @@ pub(super) struct Node {
     /// Why there is no lease, once it is known.
     helper_problem: Option<String>,
     status: watch::Sender<Status>,
+    consumers: Consumers,
+    signals: broadcast::Sender<Arc<Signal>>,
 }
 
 impl Node {
-    /// Starts with nothing known, and publishes how things stand to `status`.
-    pub(super) fn new(config: &Config, status: watch::Sender<Status>) -> Self {
+    /// Starts with nothing known, publishes how things stand to `status`, and tells consumers by
+    /// `signals`.
+    pub(super) fn new(
+        config: &Config,
+        status: watch::Sender<Status>,
+        signals: broadcast::Sender<Arc<Signal>>,
+    ) -> Self {
         Self {
             name: config.node_name.clone(),
             calculator: Calculator::new(config.node_name.clone()),
@@ -74,6 +83,8 @@ impl Node {
             failing: BTreeMap::new(),
             helper_problem: None,
             status,
+            consumers: Consumers::default(),
+            signals,
         }
     }
 
@@ -114,6 +125,7 @@ impl Node {
                 Input::Welcome(welcome, observed)
             }
             dataplane::Event::Ack(ack) => Input::Ack(ack),
+            dataplane::Event::Flushed(done) => Input::Flushed(done),
             dataplane::Event::Links(events) => {
                 for event in events {
                     self.reconciler.handle(now, Input::Link(event.clone()));
@@ -138,6 +150,12 @@ impl Node {
                 // Whoever asked may be gone.
                 drop(answer.send(Rows { rows }));
             }
+            face::Request::Snapshot(after, answer) => {
+                let routes = self.reconciler.told_after(after.prefix());
+                let page = routes.map(|routes| self.consumers.page(&after, routes));
+                // As above.
+                drop(answer.send(page));
+            }
         }
     }
 
@@ -148,10 +166,15 @@ impl Node {
             self.refresh = None;
             self.reconciler.handle(now, Input::Resync);
         }
+        let mut clean = Vec::new();
         while let Some(output) = self.reconciler.poll(now) {
             let request = match output {
                 Output::Hello => dataplane::Request::Hello,
                 Output::Apply(batch) => dataplane::Request::Apply(batch),
+                Output::AddressClean(address) => {
+                    clean.push(address);
+                    continue;
+                }
                 Output::Notice(notice) => {
                     self.notice(&notice);
                     continue;
@@ -162,7 +185,28 @@ impl Node {
                 drop(requests.try_send(request));
             }
         }
+        self.tell();
+        for signal in self.consumers.clean(&clean) {
+            // Nobody may be there to hear it.
+            drop(self.signals.send(Arc::new(signal)));
+        }
         self.publish();
+    }
+
+    /// Tells consumers what the helper has made.
+    fn tell(&mut self) {
+        if !self.calculator.knows_own_node() {
+            return;
+        }
+        let Some(told) = self.reconciler.tell() else {
+            return;
+        };
+        let local = self.calculator.host_addresses().collect();
+        let awaits = |prefix: &_| self.reconciler.awaits(prefix);
+        for signal in self.consumers.settle(told, &local, awaits) {
+            // Nobody may be there to hear it.
+            drop(self.signals.send(Arc::new(signal)));
+        }
     }
 
     /// Says what should be, once it is known.
@@ -221,7 +265,8 @@ impl Node {
                 tracing::info!("{notice}");
                 self.failing.remove(&Notice::subject(op));
             }
-            Notice::More(_) => tracing::warn!("{notice}"),
+            Notice::FlowsForgotten(_) => tracing::info!("{notice}"),
+            Notice::FlowsKept(..) | Notice::More(_) => tracing::warn!("{notice}"),
         }
     }
 
@@ -237,6 +282,8 @@ impl Node {
         let failing = self.failing.values().cloned();
         let rest = held.saturating_sub(self.failing.len());
         let rest = (rest > 0).then(|| format!("{rest} more changes fail; see cairnctl routes"));
+        let old_flows = self.reconciler.with_old_flows().take(MAX_FAILING);
+        let old_flows = old_flows.map(|(address, why)| OldFlows(address, why).to_string());
         let helper = self.helper_problem.clone().into_iter();
         let datastore = self.datastore_problems.lines().map(str::to_owned);
         let obstacles = self.obstacles.lines().map(str::to_owned);
@@ -244,6 +291,7 @@ impl Node {
             .chain(unread)
             .chain(datastore)
             .chain(failing)
+            .chain(old_flows)
             .chain(rest)
             .chain(obstacles)
             .collect()

@@ -1,5 +1,7 @@
 //! The shell between a real datastore directory, a helper on a real socket and a client.
 
+mod consumers;
+
 use std::{fs, future::Future, time::Duration};
 
 use ipc_proto::{

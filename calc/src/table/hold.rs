@@ -11,6 +11,13 @@ const RETRY_MIN: Duration = Duration::from_millis(500);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
+/// Returns how long to wait after so many failures and one more.
+pub(crate) fn backoff(attempts: u32) -> Duration {
+    let factor = 1_u32.checked_shl(attempts).unwrap_or(u32::MAX);
+    let wait = RETRY_MIN.checked_mul(factor).unwrap_or(RETRY_MAX);
+    wait.min(RETRY_MAX)
+}
+
 /// What the failure of a key's desired value means for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hold {
@@ -38,9 +45,7 @@ impl Hold {
     pub(super) fn after(before: Option<Self>, error: OpError, now: Instant) -> (Self, Verdict) {
         let attempts = before.as_ref().map_or(0, |hold| hold.attempts);
         let wait = if error.is_transient() {
-            let factor = 1_u32.checked_shl(attempts).unwrap_or(u32::MAX);
-            let wait = RETRY_MIN.checked_mul(factor).unwrap_or(RETRY_MAX);
-            Wait::Until(now + wait.min(RETRY_MAX))
+            Wait::Until(now + backoff(attempts))
         } else {
             Wait::UntilChanged
         };

@@ -18,6 +18,8 @@ pub(crate) trait Kind: Debug {
     const CLEARS: bool = true;
     /// Whether an entry is as it was after a change that failed.
     const ATOMIC: bool = false;
+    /// Whether consumers are told of it.
+    const TOLD: bool = false;
     /// Wraps a change.
     fn op(key: Self::Key, value: Option<Self::Value>) -> Op;
     /// Wraps a reading, as far as the wire has a word for it.
@@ -101,6 +103,7 @@ impl Kind for BpfRoutes {
     type Key = IpNet;
     type Value = BpfRoute;
     const ATOMIC: bool = true;
+    const TOLD: bool = true;
 
     fn op(key: IpNet, value: Option<BpfRoute>) -> Op {
         Op::BpfRoute(key, value)

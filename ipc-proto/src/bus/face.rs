@@ -1,7 +1,7 @@
 //! What a process shows of itself: one object, on a socket of its own and on the system bus.
 //!
 //! A client that reads a property once and then follows `PropertiesChanged` always comes to know
-//! its value, at most [`PAUSE`] late.
+//! its value, at most [`PAUSE`] late. One that reads too slowly holds up nobody but itself.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{net::UnixListener, select, time::sleep};
+use tokio::{net::UnixListener, select, time::sleep, try_join};
 use zbus::{
     Connection, OwnedVariant, Variant,
     fdo::Properties,
@@ -33,6 +33,18 @@ pub trait Face: Interface + Clone {
 
     /// Waits until a property may have changed since this was last waited for on this clone.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Emits the signals of the interface, for ever: those from when this clone was made on.
+    ///
+    /// # Errors
+    ///
+    /// If the connection has ended.
+    fn signal(
+        &mut self,
+        _emitter: &SignalEmitter<'_>,
+    ) -> impl Future<Output = zbus::Result<()>> + Send {
+        pending()
+    }
 }
 
 /// Shows `face` at `path`: on the system bus, when there is one that takes it, and to the clients of
@@ -90,7 +102,9 @@ fn gone(path: &str, result: zbus::Result<()>) {
     }
 }
 
-/// Tells `connection` of each change of the properties that `face` has at `path`.
+/// Tells `connection` of each change of the properties that `face` has at `path`, and of its signals
+/// from when `face` was cloned on. That is to be before a client can call it: what a call returned
+/// and what is signalled then leave no gap.
 ///
 /// # Errors
 ///
@@ -101,14 +115,19 @@ pub async fn announce<F: Face>(
     mut face: F,
 ) -> zbus::Result<()> {
     let emitter = SignalEmitter::new(connection, path)?;
+    let changes = announce_changes(&emitter, face.clone());
+    try_join!(changes, face.signal(&emitter)).map(|((), ())| ())
+}
+
+async fn announce_changes<F: Face>(emitter: &SignalEmitter<'_>, mut face: F) -> zbus::Result<()> {
     let mut presence = face.presence().follow();
-    let mut told = properties(&face, &emitter).await?;
+    let mut told = properties(&face, emitter).await?;
     loop {
         select! {
             () = face.changed() => {}
             changed = presence.changed() => if changed.is_err() { pending().await },
         }
-        let actual = properties(&face, &emitter).await?;
+        let actual = properties(&face, emitter).await?;
         let mut changes = HashMap::<&str, Variant<'_>>::new();
         for (name, value) in &actual {
             if told.get(name) != Some(value) {
@@ -117,7 +136,7 @@ pub async fn announce<F: Face>(
         }
         if !changes.is_empty() {
             let name: InterfaceName<'_> = F::name();
-            Properties::properties_changed(&emitter, name, changes, [].as_slice().into()).await?;
+            Properties::properties_changed(emitter, name, changes, [].as_slice().into()).await?;
         }
         told = actual;
         sleep(PAUSE).await;

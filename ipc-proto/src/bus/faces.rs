@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_bytes::ByteBuf;
 
+use super::{RouteRow, SnapshotPage};
+
 /// The helper's data path; each payload is one [`codec`](crate::codec) message.
 #[zbus::proxy(
     interface = "io.cairn.Dataplane1",
@@ -38,6 +40,26 @@ pub trait Calc1 {
     /// Returns a page of a table: [`RowsRequest`](crate::view::RowsRequest) to
     /// [`Rows`](crate::view::Rows).
     fn rows(&self, request: &ByteBuf) -> zbus::Result<ByteBuf>;
+    /// Returns a page of all that consumers are told, from what follows `after`; see
+    /// `docs/consumers.md`.
+    fn snapshot(&self, after: &str) -> zbus::Result<SnapshotPage>;
+    /// BPF routes have changed.
+    #[zbus(signal)]
+    fn routes_changed(
+        &self,
+        seq: u64,
+        updates: Vec<RouteRow>,
+        deletes: Vec<String>,
+    ) -> zbus::Result<()>;
+    /// The addresses of this host have changed: these are all.
+    #[zbus(signal)]
+    fn host_ips_changed(&self, seq: u64, addresses: Vec<String>) -> zbus::Result<()>;
+    /// Nobody has these addresses any more, and nothing is left of who had them.
+    #[zbus(signal)]
+    fn address_clean(&self, seq: u64, addresses: Vec<String>) -> zbus::Result<()>;
+    /// More has changed than is told: only another snapshot has it.
+    #[zbus(signal)]
+    fn reset(&self, seq: u64) -> zbus::Result<()>;
     /// Which life of the process this is.
     #[zbus(property)]
     fn incarnation(&self) -> zbus::Result<u64>;

@@ -72,13 +72,14 @@ pub async fn show_on_bus<F: Face>(bus: &Path, path: &'static str, face: F) -> In
     let presence = face.presence().clone();
     let name = F::name();
     loop {
+        let announced = face.clone();
         let refusal = match timeout(PATIENCE, join(bus, path, face.clone())).await {
             Ok(Ok(connection)) => {
                 presence.set(name.to_string());
                 tracing::info!("on the system bus as {name}");
                 select! {
                     () = connection.closed() => Refusal::Ended,
-                    result = announce(&connection, path, face.clone()) => match result {
+                    result = announce(&connection, path, announced) => match result {
                         Ok(()) => Refusal::Ended,
                         Err(error) => error.into(),
                     }

@@ -4,12 +4,12 @@
 
 use std::ops::Range;
 
-use aya::{Ebpf, maps::Map};
+use aya::Ebpf;
 use ipc_proto::{BpfRoute, Observed, OpError};
 use ipnet::IpNet;
 use nix::errno::Errno;
 
-use super::{BpfError, batch, layout, sys::Trie};
+use super::{BpfError, batch, layout, raw_map, sys::RawMap};
 use crate::{dataplane::errno_number, links::Links};
 
 /// How many entries one system call reads.
@@ -18,8 +18,8 @@ const READ: usize = 4096;
 /// Both route maps.
 #[derive(Debug)]
 pub struct RouteMaps {
-    v4: Trie,
-    v6: Trie,
+    v4: RawMap,
+    v6: RawMap,
     size: u32,
 }
 
@@ -27,8 +27,8 @@ impl RouteMaps {
     /// Takes the maps of an object that has room for `size` entries in each.
     pub(super) fn take(object: &mut Ebpf, size: u32) -> Result<Self, BpfError> {
         Ok(Self {
-            v4: trie(object, ebpf::MAP_V4)?,
-            v6: trie(object, ebpf::MAP_V6)?,
+            v4: raw_map(object, ebpf::MAP_V4)?,
+            v6: raw_map(object, ebpf::MAP_V6)?,
             size,
         })
     }
@@ -110,7 +110,7 @@ impl RouteMaps {
 }
 
 /// Walks a map of at most `size` entries.
-fn read(trie: &Trie, size: usize, mut entry: impl FnMut(&[u8], &[u8])) -> Result<(), Errno> {
+fn read(trie: &RawMap, size: usize, mut entry: impl FnMut(&[u8], &[u8])) -> Result<(), Errno> {
     let mut keys = vec![0; trie.key_size() * READ];
     let mut values = vec![0; trie.value_size() * READ];
     let mut token = None;
@@ -137,12 +137,4 @@ fn part<'a>(bytes: &'a [u8], size: usize, range: &Range<usize>) -> &'a [u8] {
     bytes
         .get(range.start * size..range.end * size)
         .unwrap_or_default()
-}
-
-fn trie(object: &mut Ebpf, name: &'static str) -> Result<Trie, BpfError> {
-    let map = object.take_map(name).ok_or(BpfError::Absent(name))?;
-    let Map::LpmTrie(map) = map else {
-        return Err(BpfError::Absent(name));
-    };
-    Trie::new(map).map_err(|error| BpfError::Map(name, Box::new(error)))
 }

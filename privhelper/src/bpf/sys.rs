@@ -1,6 +1,6 @@
 //! The commands of bpf(2) that aya does not have: batches here, links in [`link`].
 //!
-//! Sound because [`Trie`] asks the kernel itself for the sizes of keys and values, and never names
+//! Sound because [`RawMap`] asks the kernel itself for the sizes of keys and values, and never names
 //! more elements than its buffers hold.
 #![expect(
     unsafe_code,
@@ -46,13 +46,13 @@ pub struct Stopped {
 
 /// A map, seen as bytes.
 #[derive(Debug)]
-pub struct Trie {
+pub struct RawMap {
     map: MapData,
     key: usize,
     value: usize,
 }
 
-impl Trie {
+impl RawMap {
     /// Takes over a map.
     ///
     /// # Errors

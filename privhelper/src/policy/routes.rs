@@ -120,6 +120,16 @@ impl Policy {
         Ok(())
     }
 
+    /// Flows are forgotten of what could be a pod's, one address at a time.
+    pub(super) fn check_flush(&self, address: IpAddr, links: &Links) -> Result<(), OpError> {
+        let prefix = IpNet::from(address);
+        if !is_unicast(address) {
+            return Err(denied(format!("{address} is nobody's")));
+        }
+        self.check_prefix(&prefix)?;
+        check_scope(&prefix, links)
+    }
+
     pub(super) fn check_rule(&self, rule: &Rule) -> Result<(), OpError> {
         let priority = rule.priority;
         if self.second_table.is_none() {

@@ -11,7 +11,7 @@ use std::{
 use aya::maps::MapData;
 use ipc_proto::{BpfRoute, BpfTarget};
 use ipnet::{IpNet, Ipv4Net};
-use privhelper::bpf::Trie;
+use privhelper::bpf::RawMap;
 
 use super::median;
 use crate::netns::run;
@@ -74,7 +74,7 @@ impl Entries {
     /// If it cannot be read.
     #[must_use]
     pub fn read(pin: &Path) -> Self {
-        let trie = Trie::new(MapData::from_pin(pin).unwrap()).unwrap();
+        let trie = RawMap::new(MapData::from_pin(pin).unwrap()).unwrap();
         let mut found = BTreeMap::new();
         let (mut keys, mut values) = (vec![0; 4096 * Self::SIZE], vec![0; 4096 * Self::SIZE]);
         let mut token = None;
@@ -126,7 +126,7 @@ fn update_once(entries: &Entries, number: usize) -> Duration {
     create.args(["map", "create"]).arg(&pin);
     let shape = "type lpm_trie key 8 value 8 entries 262144 flags 1 name floor";
     run(create.args(shape.split(' ')));
-    let trie = Trie::new(MapData::from_pin(&pin).unwrap()).unwrap();
+    let trie = RawMap::new(MapData::from_pin(&pin).unwrap()).unwrap();
     std::fs::remove_file(&pin).unwrap();
     let size = BATCH * Entries::SIZE;
     let start = Instant::now();
@@ -134,17 +134,6 @@ fn update_once(entries: &Entries, number: usize) -> Duration {
         trie.update(keys, values).unwrap();
     }
     start.elapsed()
-}
-
-/// Measures [`scale`] with 100,000 entries.
-#[must_use]
-pub fn scale_of_this_machine() -> f64 {
-    let routes = (0..100_000_u32).map(|number| {
-        let prefix = Ipv4Net::new_assert(((10 << 24) + (number << 6)).into(), 26);
-        (IpNet::V4(prefix), BpfRoute::default())
-    });
-    let entries = Entries::of(&routes.collect());
-    scale(updates(&entries, 5), entries.len())
 }
 
 /// Returns how much slower this machine's kernel is than that where the reference's figures were

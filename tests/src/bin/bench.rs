@@ -9,7 +9,7 @@
 use std::{path::Path, process::ExitCode};
 
 use tests::{
-    bench::{self, Metric, bpf, calc, kernel},
+    bench::{self, Metric, bpf, calc, flows, kernel},
     isolate,
 };
 
@@ -44,6 +44,9 @@ fn main() -> ExitCode {
     if asked("e2e") {
         metrics.extend(runtime.block_on(end_to_end()));
     }
+    if asked("conntrack") {
+        metrics.extend(runtime.block_on(flows::flushes(5)));
+    }
     if asked("kernel") {
         metrics.extend(runtime.block_on(kernel::routes()));
     }
@@ -56,14 +59,13 @@ fn main() -> ExitCode {
 }
 
 fn calculation() -> Vec<Metric> {
-    let scale = bench::floor::scale_of_this_machine();
     vec![
-        calc::feed_and_calculate(10_000, 21, scale),
-        calc::feed_and_calculate(100_000, 11, scale),
-        calc::feed_and_calculate(250_000, 7, scale),
+        calc::feed_and_calculate(10_000, 21),
+        calc::feed_and_calculate(100_000, 11),
+        calc::feed_and_calculate(250_000, 7),
         calc::resolver(10_000, 21),
         calc::resolver(100_000, 11),
-        calc::one_change(scale),
+        calc::one_change(),
         calc::memory(),
     ]
 }

@@ -31,11 +31,15 @@ pub enum Bug {
     RemovalLost,
     /// A clear that was refused counts as done.
     FailureUnheard,
+    /// The helper says that it has forgotten flows, and has not.
+    FlushSkipped,
+    /// A flush counts as done once it is asked for.
+    FlushNotAwaited,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::AckOfOlder,
         Self::FeedLost,
         Self::OldLease,
@@ -50,5 +54,7 @@ impl Bug {
         Self::FlapUnheard,
         Self::RemovalLost,
         Self::FailureUnheard,
+        Self::FlushSkipped,
+        Self::FlushNotAwaited,
     ];
 }

@@ -11,7 +11,7 @@ use std::{
     net::IpAddr,
 };
 
-use ipc_proto::{IfName, LinkProfile, Mac, Op, RouteKey, Table, Tunnel};
+use ipc_proto::{BpfTarget, IfName, LinkProfile, Mac, Op, RouteKey, RouteKind, Table, Tunnel};
 use ipnet::IpNet;
 
 pub(super) use self::read::is_ours;
@@ -102,6 +102,44 @@ pub(super) enum Key {
     Route(RouteKey),
 }
 
+/// Returns the address of a route that leads to a pod here, and the index of its link.
+pub(super) fn lead(op: &Op) -> Option<(IpAddr, u32)> {
+    let (prefix, link) = match op {
+        Op::BpfRoute(prefix, Some(route)) => match &route.target {
+            BpfTarget::Link(link) => (prefix, link),
+            BpfTarget::NextHop(_) | BpfTarget::None => return None,
+        },
+        Op::KernelRoute(key, Some(route)) => match &route.kind {
+            RouteKind::Unicast(hop)
+                if hop.via.is_none() && hop.link.name.as_str().starts_with("cali") =>
+            {
+                (&key.prefix, &hop.link)
+            }
+            RouteKind::Unicast(_)
+            | RouteKind::Multipath(_)
+            | RouteKind::Local(_)
+            | RouteKind::Blackhole
+            | RouteKind::Prohibit
+            | RouteKind::Unreachable
+            | RouteKind::Throw => return None,
+        },
+        Op::BpfRoute(_, None)
+        | Op::KernelRoute(_, None)
+        | Op::LinkSettings(..)
+        | Op::TunnelDevice(..)
+        | Op::Neighbour(..)
+        | Op::Fdb(..)
+        | Op::Rule(..)
+        | Op::Attachment(..)
+        | Op::Endpoint(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::Masquerade(_)
+        | Op::FlowFlush(_) => return None,
+    };
+    (prefix.prefix_len() == prefix.max_prefix_len()).then(|| (prefix.addr(), link.index))
+}
+
 impl Key {
     pub(super) fn of(op: &Op) -> Option<Self> {
         Some(match op {
@@ -138,6 +176,8 @@ pub(super) struct Kernel {
     pub(super) fdb: BTreeMap<(u32, Mac), Entry<IpAddr>>,
     pub(super) settings: BTreeMap<u32, LinkProfile>,
     pub(super) bpf: BTreeMap<IpNet, BpfEntry>,
+    /// For each address, the links of the pods whose flows are tracked under it.
+    pub(super) flows: BTreeMap<IpAddr, BTreeSet<u32>>,
     /// The size of each BPF route map.
     pub(super) bpf_max_entries: usize,
     pub(super) disturbed: Disturbed,
@@ -160,6 +200,7 @@ impl Kernel {
             fdb: BTreeMap::new(),
             settings: BTreeMap::new(),
             bpf: BTreeMap::new(),
+            flows: BTreeMap::new(),
             bpf_max_entries,
             disturbed: Disturbed::default(),
             drifted: BTreeSet::new(),
@@ -224,6 +265,29 @@ impl Kernel {
                 self.toggle(net(v6(0, 0), 64), 256, out(2, cali, None));
             }),
         }
+    }
+
+    /// Lets go of flows where no route tells whose they were: a process that starts cannot know.
+    pub(super) fn orphan_flows(&mut self) {
+        let (bpf, routes) = (&self.bpf, &self.routes);
+        self.flows.retain(|address, links| {
+            let prefix = IpNet::from(*address);
+            let by_map = bpf.get(&prefix).map(|entry| &entry.payload);
+            let key = |metric| RouteKey {
+                table: Table::Main,
+                prefix,
+                metric,
+            };
+            let mut ways = routes
+                .range(key(0)..=key(u32::MAX))
+                .flat_map(|(_, all)| all);
+            links.retain(|link| {
+                let out =
+                    |route: &Route| matches!(route.way, Way::Out { index, .. } if index == *link);
+                by_map == Some(&Payload::Index(*link)) || ways.any(out)
+            });
+            !links.is_empty()
+        });
     }
 
     fn toggle(&mut self, prefix: IpNet, metric: u32, route: Route) {

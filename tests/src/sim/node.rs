@@ -1,12 +1,15 @@
 //! `calc`'s process around its real cores: what one hears, the other is told, as its shell does.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
 use calc::{Calculator, FeedOrder, Input, Output, Reconciler, event::Event};
-use ipc_proto::{Ack, Batch, BatchId, LinkEvent, LinkState, Observed, Op, OpError, view};
+use ipc_proto::{
+    Ack, Batch, BatchId, FlowsDone, Lane, LinkEvent, LinkState, Observed, Op, OpError, view,
+};
 use ipnet::IpNet;
 
 use super::{
@@ -14,12 +17,19 @@ use super::{
     cluster::{self, Doc},
     datastore::Datastore,
     helper::{Arrival, Message},
-    kernel::Key,
+    kernel::{Key, lead},
     rules::{Broken, broken},
 };
 
 /// How long `calc` waits for an answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A request on its way.
+#[derive(Debug)]
+struct Asked {
+    at: Instant,
+    batch: Option<(Lane, BatchId)>,
+}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -29,8 +39,8 @@ pub(super) struct Node {
     pub(super) reconciler: Reconciler,
     order: FeedOrder,
     pub(super) connected: bool,
-    /// When the request was sent that has no answer yet.
-    asked: Option<Instant>,
+    /// The requests that have no answer yet.
+    asked: VecDeque<Asked>,
     batch: Option<BatchId>,
     /// The documents as this process knows them.
     known: BTreeMap<Doc, u16>,
@@ -38,6 +48,8 @@ pub(super) struct Node {
     complete: bool,
     ever_wanted: BTreeSet<Key>,
     pub(super) bpf_desired: BTreeSet<IpNet>,
+    /// Which routes are wanted to pods here.
+    leads: BTreeMap<Key, (IpAddr, u32)>,
     /// Something came in since it last computed.
     pub(super) stirred: bool,
     started: Instant,
@@ -51,13 +63,14 @@ impl Node {
             reconciler: Reconciler::default(),
             order: FeedOrder::default(),
             connected: false,
-            asked: None,
+            asked: VecDeque::new(),
             batch: None,
             known: BTreeMap::new(),
             read: false,
             complete: false,
             ever_wanted: BTreeSet::new(),
             bpf_desired: BTreeSet::new(),
+            leads: BTreeMap::new(),
             stirred: true,
             started: now,
             bug,
@@ -115,7 +128,7 @@ impl Node {
 
     pub(super) fn disconnect(&mut self, now: Instant) {
         self.connected = false;
-        self.asked = None;
+        self.asked.clear();
         self.handle(now, Input::Disconnected);
     }
 
@@ -136,12 +149,13 @@ impl Node {
                 self.links(now, events.unwrap_or_default());
             }
             Message::Ack(mut ack) => {
-                if self.asked.take().is_none() {
+                let Some(asked) = self.asked.pop_front() else {
                     return Err("not asked for");
-                }
+                };
+                let batch = asked.batch.map(|(_, id)| id);
                 match self.bug {
                     Some(Bug::AckOfOlder) => {}
-                    _ if self.batch != Some(ack.id) => return Err("another batch's"),
+                    _ if batch != Some(ack.id) => return Err("another batch's"),
                     Some(Bug::FailureUnheard) => {
                         ack.failed
                             .retain(|(_, error)| matches!(error, OpError::Denied(_)));
@@ -150,8 +164,9 @@ impl Node {
                 }
                 self.ack(now, ack);
             }
+            Message::Flushed(done) => self.handle(now, Input::Flushed(done)),
             Message::Welcome(welcome, mut observed) => {
-                if self.asked.take().is_none() {
+                if self.asked.pop_front().is_none() {
                     return Err("not asked for");
                 }
                 let held = self.order.follow(welcome.feed).map_err(|_gap| "gap")?;
@@ -179,7 +194,7 @@ impl Node {
     /// Takes in an acknowledgement of who knows when, which the shell would not let through.
     pub(super) fn late_ack(&mut self, now: Instant, ack: Ack) {
         if self.bug == Some(Bug::AckOfOlder) {
-            self.asked = None;
+            self.asked.retain(|asked| asked.batch.is_none());
         }
         self.ack(now, ack);
     }
@@ -209,6 +224,11 @@ impl Node {
                     self.bpf_desired.remove(prefix);
                 }
             }
+            match (Key::of(&op), lead(&op)) {
+                (Some(key), Some(lead)) => drop(self.leads.insert(key, lead)),
+                (Some(key), None) => drop(self.leads.remove(&key)),
+                (None, _) => {}
+            }
             if is_set(&op) {
                 self.ever_wanted.extend(Key::of(&op));
             }
@@ -220,20 +240,40 @@ impl Node {
         let clock = self.clock(now);
         while let Some(output) = self.reconciler.poll(clock) {
             let arrival = match output {
-                Output::Notice(_) => continue,
+                Output::Notice(_) | Output::AddressClean(_) => continue,
                 Output::Hello => {
                     self.order.hold();
                     Arrival::Hello
                 }
                 Output::Apply(batch) => {
                     self.check(&batch)?;
-                    self.batch = Some(batch.id);
+                    match batch.lane {
+                        Lane::State => self.batch = Some(batch.id),
+                        Lane::Flows if self.bug == Some(Bug::FlushNotAwaited) => {
+                            let (lease, id) = (batch.lease, batch.id);
+                            let failed = Vec::new();
+                            let done = FlowsDone { lease, id, failed };
+                            self.reconciler.handle(clock, Input::Flushed(done));
+                        }
+                        Lane::Flows => {}
+                    }
                     Arrival::Apply(batch)
                 }
             };
-            if !self.connected || self.asked.replace(now).is_some() {
-                return broken("one request at a time, to who is there", arrival);
+            let batch = match &arrival {
+                Arrival::Apply(batch) => Some((batch.lane, batch.id)),
+                Arrival::Hello | Arrival::Late(_) | Arrival::End => None,
+            };
+            let lane = |asked: &Asked| asked.batch.map(|(lane, _)| lane);
+            let is_busy = self.asked.iter().any(|asked| {
+                // A lease may be asked for while flows are on their way.
+                let lane = lane(asked).unwrap_or(Lane::State);
+                lane == batch.map_or(Lane::State, |(lane, _)| lane)
+            });
+            if !self.connected || is_busy {
+                return broken("one request at a time on a lane, to who is there", arrival);
             }
+            self.asked.push_back(Asked { at: now, batch });
             sent.push(arrival);
         }
         match self.reconciler.poll_timeout() {
@@ -248,6 +288,14 @@ impl Node {
                 "I1: nothing is written before the datastore is in sync",
                 batch,
             );
+        }
+        if batch.lane == Lane::Flows {
+            let is_flush = |step: &ipc_proto::Step| matches!(step.op, Op::FlowFlush(_));
+            return if batch.steps.iter().all(is_flush) {
+                Ok(())
+            } else {
+                broken("nothing but flushes on the lane of flows", batch)
+            };
         }
         // Where a BPF map is full, its clears come early.
         let places = || batch.steps.iter().map(|step| place(&step.op));
@@ -268,7 +316,7 @@ impl Node {
 
     /// Returns when it has something to do if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        let call = self.asked.map(|asked| asked + CALL_TIMEOUT);
+        let call = self.asked.front().map(|asked| asked.at + CALL_TIMEOUT);
         let retry = self.reconciler.poll_timeout();
         [call, retry.filter(|_| self.bug != Some(Bug::HoldForever))]
             .into_iter()
@@ -278,7 +326,25 @@ impl Node {
 
     /// Returns whether an answer is overdue.
     pub(super) fn is_overdue(&self, now: Instant) -> bool {
-        self.asked.is_some_and(|asked| asked + CALL_TIMEOUT <= now)
+        let asked = self.asked.front();
+        asked.is_some_and(|asked| asked.at + CALL_TIMEOUT <= now)
+    }
+
+    /// Returns the addresses that two pods claim, and those whose new owner no longer waits for
+    /// flows to be forgotten.
+    pub(super) fn disputed(&self) -> BTreeSet<IpAddr> {
+        let mut disputed: BTreeSet<IpAddr> = self
+            .reconciler
+            .with_old_flows()
+            .map(|(address, _)| address)
+            .collect();
+        let mut first = BTreeMap::new();
+        for (address, link) in self.leads.values() {
+            if *first.entry(*address).or_insert(*link) != *link {
+                disputed.insert(*address);
+            }
+        }
+        disputed
     }
 
     /// Returns what it wants, by key.

@@ -8,7 +8,7 @@ use privhelper::policy::Policy;
 
 use super::{
     cluster,
-    kernel::{Entry, Kernel, Key, Route, is_ours},
+    kernel::{Entry, Kernel, Key, Route, is_ours, lead},
     tally::Tally,
 };
 
@@ -40,6 +40,8 @@ pub(super) struct Watchman {
     probes: Vec<IpAddr>,
     /// The addresses that shall have an entry before, at and after the batch in flight.
     kept: BTreeSet<IpAddr>,
+    /// The addresses that two pods claim, or that have waited for long enough.
+    disputed: BTreeSet<IpAddr>,
     /// The batch in flight may be unable to make before it breaks.
     excused: bool,
     /// What is not ours under the key that is about to be written.
@@ -57,6 +59,7 @@ impl Watchman {
         Self {
             probes: cluster::probes(),
             kept: BTreeSet::new(),
+            disputed: BTreeSet::new(),
             excused: true,
             others: Others::default(),
         }
@@ -70,15 +73,22 @@ impl Watchman {
         desired: &BTreeSet<IpNet>,
         kernel: &Kernel,
         excused: bool,
+        disputed: BTreeSet<IpAddr>,
+        waiting: &BTreeSet<IpAddr>,
     ) {
         self.kept.clear();
         self.excused = excused;
+        self.disputed = disputed;
         for step in steps {
             let Op::BpfRoute(prefix, _) = &step.op else {
                 continue;
             };
             for probe in self.probes.iter().filter(|probe| prefix.contains(*probe)) {
                 let covers = |entry: &IpNet| entry.contains(probe);
+                // What waits for flows to be forgotten has no entry of its own for as long.
+                if waiting.contains(probe) {
+                    continue;
+                }
                 if kernel.bpf.keys().any(covers) && desired.iter().any(covers) {
                     self.kept.insert(*probe);
                 }
@@ -100,6 +110,16 @@ impl Watchman {
     ) -> Result<(), Broken> {
         self.others = others(op, kernel, policy);
         tally.add(kind(op));
+        if let Some((address, link)) = lead(op)
+            && let Some(links) = kernel.flows.get(&address)
+            && links.iter().any(|other| *other != link)
+            && !self.disputed.contains(&address)
+        {
+            return broken(
+                "I6: no new owner is reached by flows of the former one",
+                (op, links),
+            );
+        }
         if !kernel.is_so(op, policy) {
             if Key::of(op).is_some_and(|key| kernel.drifted.remove(&key)) {
                 tally.add("drift repaired");
@@ -217,7 +237,7 @@ fn kind(op: &Op) -> &'static str {
         | Op::Endpoint(..)
         | Op::Vtep(..)
         | Op::ProgramSettings(_)
-        | Op::Masquerade(_)
-        | Op::FlowFlush(_) => "other",
+        | Op::Masquerade(_) => "other",
+        Op::FlowFlush(_) => "forgot flows",
     }
 }

@@ -75,6 +75,8 @@ pub(super) struct World {
     late_acks: Vec<Ack>,
     incarnations: u64,
     next_ping: Instant,
+    /// `calc` has read nothing of the kernel in this life.
+    is_new: bool,
     /// Something happened that only another reading can tell.
     pub(super) drifted: bool,
     pub(super) tally: Tally,
@@ -102,6 +104,7 @@ impl World {
             late_acks: Vec::new(),
             incarnations: 0,
             next_ping: now + PING,
+            is_new: true,
             drifted: false,
             tally: Tally::default(),
         }

@@ -18,11 +18,11 @@ use super::test;
 /// The addresses of a service whose only backend is the second pod.
 const SERVICE: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
 
-fn service() -> [IpAddr; 2] {
+pub(super) fn service() -> [IpAddr; 2] {
     SERVICE.map(|address| address.parse().unwrap())
 }
 
-fn translate([_, two]: &[Pod; 2]) {
+pub(super) fn translate([_, two]: &[Pod; 2]) {
     for ((family, service), pod) in ["ip", "ip6"].into_iter().zip(SERVICE).zip(two.addresses) {
         shell(&format!(
             "nft 'add table {family} service; \

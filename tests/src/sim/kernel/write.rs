@@ -8,7 +8,7 @@ use privhelper::policy::Policy;
 
 use super::{
     BpfEntry, EEXIST, EINVAL, ENETDOWN, ENETUNREACH, ENODEV, ENOSPC, EOPNOTSUPP, Entry, Kernel,
-    Key, Payload, Route, Vxlan, Way,
+    Key, Payload, Route, Vxlan, Way, lead,
 };
 
 type Outcome = Result<(), i32>;
@@ -53,8 +53,12 @@ impl Kernel {
             | Op::Endpoint(..)
             | Op::Vtep(..)
             | Op::ProgramSettings(_)
-            | Op::Masquerade(_)
-            | Op::FlowFlush(_) => return Err(EOPNOTSUPP),
+            | Op::Masquerade(_) => return Err(EOPNOTSUPP),
+            Op::FlowFlush(address) => drop(self.flows.remove(address)),
+        }
+        // Where a route leads, packets flow.
+        if let Some((address, link)) = lead(op) {
+            self.flows.entry(address).or_default().insert(link);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! What the processes do when it is their turn.
 
+use ipc_proto::Lane;
 use supervisor::machine::{Action, Child, Input};
 
 use super::{Process, World};
@@ -78,7 +79,9 @@ impl World {
         };
         for arrival in node.think(now)? {
             if let Arrival::Apply(batch) = &arrival {
-                self.watch_batch(batch);
+                if batch.lane == Lane::State {
+                    self.watch_batch(batch);
+                }
                 self.late.push(batch.clone());
             }
             if self.is_served()
@@ -115,8 +118,15 @@ impl World {
                 .held
                 > 0
             || disturbed.into_iter().any(|key| matches!(key, Key::Bpf(_)));
-        self.watchman
-            .sent(&batch.steps, &node.bpf_desired, &self.kernel, excused);
+        let waiting = node.reconciler.waiting_for_flows().collect();
+        self.watchman.sent(
+            &batch.steps,
+            &node.bpf_desired,
+            &self.kernel,
+            excused,
+            node.disputed(),
+            &waiting,
+        );
     }
 
     /// `calc` is ready when it holds a lease.
@@ -150,6 +160,9 @@ impl World {
         match served {
             Served::Nothing | Served::HalfDone => {}
             Served::Answer(message) => {
+                if matches!(message, Message::Welcome(..)) && std::mem::take(&mut self.is_new) {
+                    self.kernel.orphan_flows();
+                }
                 // An answer to who is gone goes nowhere; who came after has asked nothing yet.
                 let orphaned = self.helper.as_ref().is_some_and(|helper| {
                     let mut arrivals = helper.body.arrivals.iter();
@@ -236,6 +249,7 @@ impl World {
                 ]);
             }
             Child::Calc if self.node.is_none() => {
+                self.is_new = true;
                 self.node = Some(Process {
                     body: Node::new(self.now, self.bug),
                     incarnation,

@@ -47,7 +47,11 @@ impl World {
     pub(super) fn lose_feed(&mut self) {
         let feed = self.messages.iter_mut().find_map(|message| match message {
             Message::Feed(feed) => Some(feed),
-            Message::Welcome(..) | Message::Ack(_) | Message::Refused | Message::Closed => None,
+            Message::Welcome(..)
+            | Message::Ack(_)
+            | Message::Flushed(_)
+            | Message::Refused
+            | Message::Closed => None,
         });
         if let Some(feed) = feed {
             feed.seq += 1;

@@ -135,7 +135,7 @@ impl Kernel {
         match request {
             Output::Hello => Some(self.read(links)),
             Output::Apply(batch) => Some(Input::Ack(self.apply(batch, links))),
-            Output::Notice(_) => None,
+            Output::Notice(_) | Output::AddressClean(_) => None,
         }
     }
 

@@ -24,7 +24,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(now: Instant, kernel: Kernel) -> Self {
-        let mut reconciler = Reconciler::default();
+        let mut reconciler = Reconciler::without_flows();
         reconciler.handle(now, Input::InSync { complete: true });
         reconciler.handle(now, Input::Connected);
         Self {

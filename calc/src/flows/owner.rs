@@ -1,0 +1,126 @@
+//! Whom a route leads to, and which address it is of. Only routes of single addresses have an owner:
+//! wider ones lead to many.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use ebpf::flags;
+use ipc_proto::{BpfRoute, BpfTarget, KernelRoute, Observed, Op, RouteKey, RouteKind, Table};
+use ipnet::IpNet;
+
+use crate::prefix::single;
+
+/// Who has an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    /// A pod of this node, by the index of its link.
+    Here(u32),
+    /// A pod of another node, by whichever way.
+    Elsewhere,
+    /// It cannot be told.
+    Unknown,
+}
+
+/// The indexes of the pods' links. None is ever another's.
+pub(crate) type Pods = BTreeSet<u32>;
+
+/// Returns whether an entry of a BPF route map is a pod's, which may have no link at the moment.
+pub(crate) fn is_pods(route: &BpfRoute) -> bool {
+    route.flags.contains(flags::WORKLOAD)
+}
+
+/// Whom an entry of a BPF route map leads to.
+pub(crate) fn of_bpf(route: &BpfRoute) -> Option<Owner> {
+    match &route.target {
+        BpfTarget::Link(link) if route.flags.names_link() => Some(Owner::Here(link.index)),
+        BpfTarget::NextHop(_) if is_pods(route) => Some(Owner::Elsewhere),
+        BpfTarget::Link(_) | BpfTarget::NextHop(_) | BpfTarget::None => None,
+    }
+}
+
+/// Whom a kernel route leads to.
+pub(crate) fn of_kernel(route: &KernelRoute, pods: &Pods) -> Option<Owner> {
+    match &route.kind {
+        RouteKind::Unicast(hop) if hop.via.is_none() && pods.contains(&hop.link.index) => {
+            Some(Owner::Here(hop.link.index))
+        }
+        RouteKind::Unicast(_) | RouteKind::Multipath(_) => Some(Owner::Elsewhere),
+        RouteKind::Local(_)
+        | RouteKind::Blackhole
+        | RouteKind::Prohibit
+        | RouteKind::Unreachable
+        | RouteKind::Throw => None,
+    }
+}
+
+/// Returns the single address that a change is about a route of.
+pub(super) fn address(op: &Op) -> Option<IpAddr> {
+    prefix(op).and_then(single)
+}
+
+fn prefix(op: &Op) -> Option<&IpNet> {
+    match op {
+        Op::BpfRoute(prefix, _) => Some(prefix),
+        Op::KernelRoute(key, _) => main(key),
+        Op::LinkSettings(..)
+        | Op::TunnelDevice(..)
+        | Op::Neighbour(..)
+        | Op::Fdb(..)
+        | Op::Rule(..)
+        | Op::Attachment(..)
+        | Op::Endpoint(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::Masquerade(_)
+        | Op::FlowFlush(_) => None,
+    }
+}
+
+/// The routes of the other table are other ways to the same peers.
+fn main(key: &RouteKey) -> Option<&IpNet> {
+    (key.table == Table::Main).then_some(&key.prefix)
+}
+
+/// Returns the address of a route that is set, and whom it will lead to.
+pub(super) fn set(op: &Op, pods: &Pods) -> Option<(IpAddr, Option<Owner>)> {
+    let address = address(op)?;
+    let owner = match op {
+        Op::BpfRoute(_, route) => of_bpf(route.as_ref()?),
+        Op::KernelRoute(_, route) => of_kernel(route.as_ref()?, pods),
+        Op::LinkSettings(..)
+        | Op::TunnelDevice(..)
+        | Op::Neighbour(..)
+        | Op::Fdb(..)
+        | Op::Rule(..)
+        | Op::Attachment(..)
+        | Op::Endpoint(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::Masquerade(_)
+        | Op::FlowFlush(_) => None,
+    };
+    Some((address, owner))
+}
+
+/// Returns the address of a route that was read, and whom it leads to.
+pub(super) fn observed(item: &Observed, pods: &Pods) -> Option<(IpAddr, Option<Owner>)> {
+    let unknown = Some(Owner::Unknown);
+    match item {
+        Observed::BpfRoute(prefix, route) => {
+            Some((single(prefix)?, route.as_ref().map_or(unknown, of_bpf)))
+        }
+        Observed::KernelRoute(key, route) => Some((
+            main(key).and_then(single)?,
+            route
+                .as_ref()
+                .map_or(unknown, |route| of_kernel(route, pods)),
+        )),
+        Observed::Link(_)
+        | Observed::LinkSettings(..)
+        | Observed::TunnelDevice(..)
+        | Observed::Neighbour(..)
+        | Observed::Fdb(..)
+        | Observed::Rule(_)
+        | Observed::Endpoint(..)
+        | Observed::Attachment(_) => None,
+    }
+}

@@ -1,0 +1,61 @@
+//! Flow flushes in a table of 100,000, through the real helper, beside the leanest way to do the same:
+//! one dump, and a request for each flow found.
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use super::{Metric, median};
+use crate::{
+    flows::{self, many},
+    helper::{Calc, Helper},
+    netns::shell,
+};
+
+/// How many flows there are.
+const FLOWS: u32 = 100_000;
+
+/// Measures flushes of 1, 100 and 1,000 addresses, `runs` times each.
+///
+/// # Panics
+///
+/// If something is left, or gone that was not asked for.
+pub async fn flushes(runs: usize) -> Vec<Metric> {
+    // Connections are tracked in a namespace once something there asks for it.
+    shell(
+        "nft 'add table ip t; add chain ip t c { type filter hook input priority 0; }; \
+         add rule ip t c ct state new'",
+    );
+    let helper = Helper::start("");
+    let mut calc = helper.connect().await;
+    calc.hello().await;
+    flows::track(many(FLOWS));
+    let all = flows::tracked().len();
+    let mut metrics = Vec::new();
+    for count in [1, 100, 1_000] {
+        let asked: BTreeSet<IpAddr> = many(count).map(|flow| flow.original[0]).collect();
+        let gone = || many(FLOWS).filter(|flow| flow.has(&asked));
+        let (mut ours, mut floors) = (Vec::new(), Vec::new());
+        for _ in 0..runs {
+            ours.push(flush(&mut calc, &asked).await);
+            assert_eq!(flows::tracked().len(), all - gone().count());
+            flows::track(gone());
+            let start = Instant::now();
+            flows::forget(&asked);
+            floors.push(start.elapsed());
+            flows::track(gone());
+        }
+        floors.sort_unstable();
+        let metric = Metric::of_durations(format!("conntrack.flush.{count}_of_100k"), ours);
+        metrics.push(metric.with_floor(median(&floors)));
+    }
+    metrics
+}
+
+async fn flush(calc: &mut Calc, asked: &BTreeSet<IpAddr>) -> Duration {
+    let start = Instant::now();
+    assert_eq!(calc.flush(asked.iter().copied()).await, []);
+    start.elapsed()
+}
