@@ -47,6 +47,7 @@ fn both_come_up_each_as_its_own_user_with_nothing_but_what_it_needs() {
 
     let common = [
         "CAIRN_SUPERVISED",
+        "GLIBC_TUNABLES",
         "LISTEN_FDNAMES",
         "LISTEN_FDS",
         "NOTIFY_SOCKET",

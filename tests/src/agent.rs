@@ -25,7 +25,8 @@ impl Agent {
     /// datastore is said to be in sync.
     pub async fn start(helper: &Helper) -> Self {
         let mut agent = Self {
-            reconciler: Reconciler::default(),
+            // What is told here is routes; flows have their own tests and benches.
+            reconciler: Reconciler::without_flows(),
             helper: helper.connect().await,
         };
         agent.reconciler.handle(Instant::now(), Input::Connected);

@@ -97,8 +97,8 @@ fn some(links: &[Link], first: u32, count: u32) -> Vec<Route> {
         .map(|number| Route {
             address: Ipv4Addr::from((10 << 24) + number),
             link: links
-                .get(usize::try_from(number % LINKS).expect("a small number"))
-                .expect("one of them")
+                .get(usize::try_from(number % LINKS).unwrap())
+                .unwrap()
                 .clone(),
         })
         .collect()

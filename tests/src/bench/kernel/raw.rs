@@ -28,8 +28,6 @@ const REQUEST: u16 = 1;
 const ACK: u16 = 4;
 const CREATE_OR_REPLACE: u16 = 0x500;
 const DUMP: u16 = 0x300;
-/// `RTA_DST`, `RTA_OIF`, `RTA_PRIORITY`.
-const ATTRIBUTES: [u16; 3] = [1, 4, 6];
 
 /// A netlink socket.
 pub(super) struct Raw(OwnedFd);
@@ -71,8 +69,9 @@ impl Raw {
         for batch in batches {
             send(self.0.as_raw_fd(), &batch, MsgFlags::empty()).unwrap();
             let length = recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()).unwrap();
-            let code = i32::from_ne_bytes(buffer[16..20].try_into().unwrap());
-            assert_eq!((kind_of(&buffer), code, length), (ERROR, 0, 36));
+            // The code of a success is 0, and there is but one answer.
+            assert_eq!((kind_of(&buffer), u32_at(&buffer, 16)), (ERROR, 0));
+            assert_eq!(length, 36);
         }
         start.elapsed()
     }
@@ -86,16 +85,16 @@ impl Raw {
         send(self.0.as_raw_fd(), &request, MsgFlags::empty()).unwrap();
         'all: loop {
             let length = recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()).unwrap();
-            let mut rest = &buffer[..length];
+            let mut rest = buffer.get(..length).unwrap();
             while rest.len() >= 16 {
-                let size = u32::from_ne_bytes(rest[..4].try_into().unwrap()) as usize;
+                let size = usize::try_from(u32_at(rest, 0)).unwrap();
                 match kind_of(rest) {
                     DONE => break 'all,
                     // The main table's.
-                    NEW_ROUTE => found += usize::from(rest[20] == 254),
+                    NEW_ROUTE => found += usize::from(rest.get(20) == Some(&254)),
                     other => panic!("a message of type {other}"),
                 }
-                rest = &rest[size.next_multiple_of(4)..];
+                rest = rest.get(size.next_multiple_of(4)..).unwrap();
             }
         }
         let elapsed = start.elapsed();
@@ -105,33 +104,36 @@ impl Raw {
 }
 
 fn kind_of(message: &[u8]) -> u16 {
-    u16::from_ne_bytes(message[4..6].try_into().unwrap())
+    u16::from_ne_bytes(*message.get(4..).unwrap().first_chunk().unwrap())
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(*bytes.get(at..).unwrap().first_chunk().unwrap())
 }
 
 /// Packs a message about a route, or about all of the main table.
 fn message(kind: u16, flags: u16, route: Option<&Route>) -> Vec<u8> {
-    let mut bytes = vec![0; 16];
+    let attributes = route.map(|route| {
+        let address = u32::from_ne_bytes(route.address.octets());
+        [(1, address), (4, route.link.index), (6, METRIC)]
+    });
+    let attributes = attributes.iter().flatten();
+    let length = 28 + 8 * u32::try_from(attributes.clone().count()).unwrap();
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend([0; 8]);
     // Family, destination's length, source's length, TOS, table, protocol boot, scope link, unicast.
     bytes.extend(match route {
         Some(_) => [2, 32, 0, 0, 254, 3, 253, 1],
         None => [2, 0, 0, 0, 254, 0, 0, 0],
     });
     bytes.extend([0; 4]);
-    if let Some(route) = route {
-        let values = [
-            route.address.octets(),
-            route.link.index.to_ne_bytes(),
-            METRIC.to_ne_bytes(),
-        ];
-        for (attribute, value) in ATTRIBUTES.into_iter().zip(values) {
-            bytes.extend(8_u16.to_ne_bytes());
-            bytes.extend(attribute.to_ne_bytes());
-            bytes.extend(value);
-        }
+    // `RTA_DST`, `RTA_OIF` and `RTA_PRIORITY`.
+    for (attribute, value) in attributes {
+        bytes.extend(8_u16.to_ne_bytes());
+        bytes.extend(u16::to_ne_bytes(*attribute));
+        bytes.extend(value.to_ne_bytes());
     }
-    let length = u32::try_from(bytes.len()).unwrap();
-    bytes[..4].copy_from_slice(&length.to_ne_bytes());
-    bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-    bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
     bytes
 }
