@@ -1,9 +1,4 @@
 //! The raw kernel: the same routes by bare netlink messages, packed by hand and in full batches.
-#![expect(
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    reason = "a bench that cannot go on stops"
-)]
 
 use std::{
     os::fd::{AsRawFd, OwnedFd},
