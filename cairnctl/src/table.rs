@@ -31,9 +31,12 @@ pub(crate) fn align(rows: &[Vec<String>]) -> String {
     let widths: Vec<_> = (0..columns).map(width).collect();
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths);
-        let cells: Vec<_> = cells
-            .map(|(cell, width)| format!("{cell:width$}"))
-            .collect();
+        // A width of `format!` ends at 65,535.
+        let padded = |(cell, width): (&String, &usize)| {
+            let blanks = width.saturating_sub(cell.chars().count());
+            format!("{cell}{}", " ".repeat(blanks))
+        };
+        let cells: Vec<_> = cells.map(padded).collect();
         format!("{}\n", cells.join("  ").trim_end())
     };
     rows.iter().map(line).collect()
@@ -65,5 +68,12 @@ mod tests {
         let rows = [["A", "BB", "C"], ["aaa", "-", "\u{e9}"]];
         let rows = rows.map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(align(&rows), "A    BB  C\naaa  -   \u{e9}\n");
+    }
+
+    #[test]
+    fn no_cell_is_too_wide() {
+        let rows = [["A", &"b".repeat(70_000)], ["C", "-"]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(align(&rows).lines().count(), 2);
     }
 }

@@ -137,10 +137,10 @@ impl Tree {
             Value::Map(fields) => fields
                 .iter()
                 .find_map(|(key, field)| Some((field, rest_after(key)?))),
-            Value::List(items) => items
-                .iter()
-                .enumerate()
-                .find_map(|(place, item)| Some((item, rest_after(&format!("[{place}]"))?))),
+            Value::List(items) => path
+                .strip_prefix('[')
+                .and_then(|path| path.split_once(']'))
+                .and_then(|(place, rest)| Some((items.get(place.parse::<usize>().ok()?)?, rest))),
             Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Text(_) => None,
         };
         next.map_or(self.line, |(child, rest)| child.line_of(rest))

@@ -1,7 +1,10 @@
 //! What is wrong at present: each line is logged when it comes up and when it is
-//! over, not while it lasts.
+//! over, not while it lasts. Of very many at once, only some are told.
 
 use std::collections::BTreeSet;
+
+/// How many lines are logged at a time, and shown.
+const MAX: usize = 100;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -23,17 +26,23 @@ impl Journal {
     /// Says all that is wrong.
     pub(super) fn set(&mut self, lines: impl IntoIterator<Item = String>) {
         let lines: BTreeSet<String> = lines.into_iter().collect();
-        for line in lines.difference(&self.lines) {
+        for line in lines.difference(&self.lines).take(MAX) {
             tracing::warn!("{}{line}", self.prefix);
         }
-        for line in self.lines.difference(&lines) {
+        let more = lines.difference(&self.lines).count().saturating_sub(MAX);
+        if more > 0 {
+            tracing::warn!("{}and {more} more", self.prefix);
+        }
+        for line in self.lines.difference(&lines).take(MAX) {
             tracing::info!("{}no longer: {line}", self.prefix);
         }
         self.lines = lines;
     }
 
-    /// Returns all that is wrong, in order.
-    pub(super) fn lines(&self) -> impl Iterator<Item = &str> {
-        self.lines.iter().map(String::as_str)
+    /// Returns what is wrong, in order, and how much more there is.
+    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+        let more = self.lines.len().saturating_sub(MAX);
+        let more = (more > 0).then(|| format!("and {more} more"));
+        self.lines.iter().take(MAX).cloned().chain(more)
     }
 }

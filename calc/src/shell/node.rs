@@ -285,8 +285,8 @@ impl Node {
         let old_flows = self.reconciler.with_old_flows().take(MAX_FAILING);
         let old_flows = old_flows.map(|(address, why)| OldFlows(address, why).to_string());
         let helper = self.helper_problem.clone().into_iter();
-        let datastore = self.datastore_problems.lines().map(str::to_owned);
-        let obstacles = self.obstacles.lines().map(str::to_owned);
+        let datastore = self.datastore_problems.lines();
+        let obstacles = self.obstacles.lines();
         helper
             .chain(unread)
             .chain(datastore)
