@@ -29,6 +29,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 struct Asked {
     at: Instant,
     batch: Option<(Lane, BatchId)>,
+    /// Whether its end was told before it was answered.
+    ended: bool,
 }
 
 /// See the [module](self).
@@ -149,13 +151,17 @@ impl Node {
                 self.links(now, events.unwrap_or_default());
             }
             Message::Ack(mut ack) => {
-                let Some(asked) = self.asked.pop_front() else {
-                    return Err("not asked for");
+                // As on D-Bus, an answer tells which request it is for.
+                let id = |asked: &Asked| asked.batch.map(|(_, id)| id);
+                let of_this = |asked: &Asked| id(asked) == Some(ack.id);
+                let at = match self.bug {
+                    Some(Bug::AckOfOlder) => Some(0),
+                    _ => self.asked.iter().position(of_this),
                 };
-                let batch = asked.batch.map(|(_, id)| id);
+                if at.and_then(|at| self.asked.remove(at)).is_none() {
+                    return Err("not asked for");
+                }
                 match self.bug {
-                    Some(Bug::AckOfOlder) => {}
-                    _ if batch != Some(ack.id) => return Err("another batch's"),
                     Some(Bug::FailureUnheard) => {
                         ack.failed
                             .retain(|(_, error)| matches!(error, OpError::Denied(_)));
@@ -164,9 +170,17 @@ impl Node {
                 }
                 self.ack(now, ack);
             }
-            Message::Flushed(done) => self.handle(now, Input::Flushed(done)),
+            Message::Flushed(done) => {
+                // Only where its acknowledgement, which comes first, was lost is it still waited for.
+                let of_this = |asked: &&mut Asked| asked.batch.is_some_and(|(_, id)| id == done.id);
+                if let Some(asked) = self.asked.iter_mut().find(of_this) {
+                    asked.ended = true;
+                }
+                self.handle(now, Input::Flushed(done));
+            }
             Message::Welcome(welcome, mut observed) => {
-                if self.asked.pop_front().is_none() {
+                let at = self.asked.iter().position(|asked| asked.batch.is_none());
+                if at.and_then(|at| self.asked.remove(at)).is_none() {
                     return Err("not asked for");
                 }
                 let held = self.order.follow(welcome.feed).map_err(|_gap| "gap")?;
@@ -265,7 +279,7 @@ impl Node {
                 Arrival::Hello | Arrival::Late(_) | Arrival::End => None,
             };
             let lane = |asked: &Asked| asked.batch.map(|(lane, _)| lane);
-            let is_busy = self.asked.iter().any(|asked| {
+            let is_busy = self.asked.iter().filter(|asked| !asked.ended).any(|asked| {
                 // A lease may be asked for while flows are on their way.
                 let lane = lane(asked).unwrap_or(Lane::State);
                 lane == batch.map_or(Lane::State, |(lane, _)| lane)
@@ -273,7 +287,11 @@ impl Node {
             if !self.connected || is_busy {
                 return broken("one request at a time on a lane, to who is there", arrival);
             }
-            self.asked.push_back(Asked { at: now, batch });
+            self.asked.push_back(Asked {
+                at: now,
+                batch,
+                ended: false,
+            });
             sent.push(arrival);
         }
         match self.reconciler.poll_timeout() {
