@@ -161,12 +161,9 @@ impl Node {
                 if at.and_then(|at| self.asked.remove(at)).is_none() {
                     return Err("not asked for");
                 }
-                match self.bug {
-                    Some(Bug::FailureUnheard) => {
-                        ack.failed
-                            .retain(|(_, error)| matches!(error, OpError::Denied(_)));
-                    }
-                    _ => {}
+                if self.bug == Some(Bug::FailureUnheard) {
+                    ack.failed
+                        .retain(|(_, error)| matches!(error, OpError::Denied(_)));
                 }
                 self.ack(now, ack);
             }
