@@ -25,7 +25,7 @@ use ipc_proto::{
 };
 use ipnet::IpNet;
 
-pub(crate) use self::notice::OldFlows;
+pub(crate) use self::notice::{Contested, OldFlows};
 use self::{
     links::{Doubt, Links},
     steps::Steps,
@@ -195,7 +195,7 @@ impl Reconciler {
             }
             Input::Connected => self.restart(Peer::Fresh),
             Input::Disconnected => self.restart(Peer::Gone),
-            Input::Welcome(welcome, observed) => self.welcome(&welcome, observed),
+            Input::Welcome(welcome, observed) => self.welcome(now, &welcome, observed),
             Input::Ack(ack) => self.ack(now, ack),
             Input::Flushed(done) => self.flushed(now, done),
             Input::Resync => match self.peer {
@@ -208,7 +208,7 @@ impl Reconciler {
                     self.flows.link(state);
                 }
                 if let Some(doubt) = self.links.take(event, &mut self.tables) {
-                    self.tables.doubt(&doubt);
+                    self.doubt(now, &doubt);
                     if let Peer::Busy(flight) = &mut self.peer {
                         flight.doubts.push(doubt);
                     }
@@ -321,6 +321,12 @@ impl Reconciler {
             && self.welcomed
             && counts.pending == 0
             && counts.held == 0
+            && counts.contested == 0
+    }
+
+    /// Returns what others undo again and again.
+    pub(crate) fn contested(&self) -> impl Iterator<Item = Contested> {
+        self.tables.contested().map(Contested::from)
     }
 
     /// Counts the keys of a table.
@@ -390,12 +396,22 @@ impl Reconciler {
         }
     }
 
-    fn welcome(&mut self, welcome: &Welcome, observed: Vec<Observed>) {
+    /// Takes in what has become doubtful, and what others have done to a tunnel device.
+    fn doubt(&mut self, now: Instant, doubt: &Doubt) {
+        self.tables.doubt(doubt);
+        if let Some(tunnel) = doubt.tunnel
+            && let Some(deed) = self.links.deed(doubt, self.tables.tunnel_device(tunnel))
+        {
+            self.tables.undone(now, tunnel, &deed);
+        }
+    }
+
+    fn welcome(&mut self, now: Instant, welcome: &Welcome, observed: Vec<Observed>) {
         if !matches!(self.peer, Peer::Greeting) {
             return;
         }
         self.flows.observed(&observed);
-        let (links, recovered) = self.tables.resync(observed);
+        let (links, recovered) = self.tables.resync(now, observed);
         self.links = Links::new(links);
         self.notify(recovered.into_iter().map(Notice::Recovered).collect());
         let size = |number| usize::try_from(number).unwrap_or(usize::MAX);
@@ -436,7 +452,7 @@ impl Reconciler {
             self.tables.retry_not_tried();
         }
         for doubt in &flight.doubts {
-            self.tables.doubt(doubt);
+            self.doubt(now, doubt);
         }
         self.notify(notices);
         if self.telling == Telling::Done {

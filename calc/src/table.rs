@@ -3,8 +3,10 @@
 //! A key that is not as desired is ready to be asked for, unless its last attempt failed: then it
 //! waits. A failure belongs to the value that was sent, and ends when another is wanted.
 
+mod contest;
 mod hold;
 mod kinds;
+mod ready;
 mod told;
 
 use std::{
@@ -15,6 +17,7 @@ use std::{
 
 use ipc_proto::{Op, OpError, view::Row};
 
+pub(crate) use self::contest::Alarm;
 pub(crate) use self::hold::backoff;
 pub(crate) use self::kinds::{
     Attachments, BpfRoutes, Endpoints, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours,
@@ -22,7 +25,9 @@ pub(crate) use self::kinds::{
 };
 pub(crate) use self::told::{Changes, MAX_CHANGES};
 use self::{
+    contest::Contests,
     hold::{Hold, Wait},
+    ready::Ready,
     told::Told,
 };
 use crate::delta::{Actual, Change, DeltaTracker};
@@ -47,6 +52,8 @@ pub struct Counts {
     pub pending: usize,
     /// Those whose last attempt failed.
     pub held: usize,
+    /// Those that others have undone again and again, and that wait.
+    pub contested: usize,
 }
 
 impl Add for Counts {
@@ -57,6 +64,7 @@ impl Add for Counts {
             desired: self.desired + other.desired,
             pending: self.pending + other.pending,
             held: self.held + other.held,
+            contested: self.contested + other.contested,
         }
     }
 }
@@ -78,6 +86,8 @@ pub(crate) trait AnyTable {
     fn poll_timeout(&self) -> Option<Instant>;
     /// Counts the keys; sweeps are pending only if they are allowed.
     fn counts(&self, sweep: bool) -> Counts;
+    /// Returns what others undo again and again, by what would make it.
+    fn contested(&self) -> Vec<(Op, &Alarm)>;
 }
 
 /// A key with what should be, what is, and why the last attempt failed.
@@ -96,47 +106,8 @@ pub(crate) struct Table<K: Kind> {
     holds: BTreeMap<K::Key, Hold>,
     /// The holds that end by themselves.
     timers: BTreeSet<(Instant, K::Key)>,
+    contests: Contests<K>,
     told: Told<K>,
-}
-
-/// The keys that can be asked for.
-#[derive(Debug)]
-struct Ready<K> {
-    updates: BTreeSet<K>,
-    inserts: BTreeSet<K>,
-    clears: BTreeSet<K>,
-    sweeps: BTreeSet<K>,
-}
-
-impl<K> Default for Ready<K> {
-    fn default() -> Self {
-        Self {
-            updates: BTreeSet::new(),
-            inserts: BTreeSet::new(),
-            clears: BTreeSet::new(),
-            sweeps: BTreeSet::new(),
-        }
-    }
-}
-
-impl<K> Ready<K> {
-    fn of(&self, change: Change) -> &BTreeSet<K> {
-        match change {
-            Change::Update => &self.updates,
-            Change::Insert => &self.inserts,
-            Change::Clear => &self.clears,
-            Change::Sweep => &self.sweeps,
-        }
-    }
-
-    fn of_mut(&mut self, change: Change) -> &mut BTreeSet<K> {
-        match change {
-            Change::Update => &mut self.updates,
-            Change::Insert => &mut self.inserts,
-            Change::Clear => &mut self.clears,
-            Change::Sweep => &mut self.sweeps,
-        }
-    }
 }
 
 impl<K: Kind> Default for Table<K> {
@@ -146,6 +117,7 @@ impl<K: Kind> Default for Table<K> {
             ready: Ready::default(),
             holds: BTreeMap::new(),
             timers: BTreeSet::new(),
+            contests: Contests::default(),
             told: Told::default(),
         }
     }
@@ -166,15 +138,28 @@ impl<K: Kind> Table<K> {
     fn want(&mut self, key: K::Key, value: Option<K::Value>) {
         if self.tracker.desired(&key) != value.as_ref() {
             self.release(&key);
+            self.contests.forget(&key);
             self.change(key, |tracker, key| tracker.set_desired(key, value));
         }
     }
 
     /// Says what everything is, has what failed tried once more, and returns the keys that failed
     /// and are right.
-    pub(crate) fn resync(&mut self, all: Vec<(K::Key, Option<K::Value>)>) -> Vec<K::Key> {
+    pub(crate) fn resync(
+        &mut self,
+        now: Instant,
+        all: Vec<(K::Key, Option<K::Value>)>,
+    ) -> Vec<K::Key> {
         let Self { tracker, told, .. } = self;
-        tracker.replace_actual(all, |key, was| told.note(key, || was.known()));
+        let mut former = Vec::new();
+        tracker.replace_actual(all, |key, was| {
+            let was = was.known();
+            if former.len() < contest::MAX {
+                former.extend(was.clone().map(|was| (key.clone(), was)));
+            }
+            told.note(key, || was);
+        });
+        self.compare(now, former);
         self.timers.clear();
         for hold in self.holds.values_mut() {
             hold.wait = Wait::Over;
@@ -187,7 +172,7 @@ impl<K: Kind> Table<K> {
             .collect();
         self.ready = Ready::default();
         for (key, change) in tracker.pending() {
-            if K::CLEARS || change.sets() {
+            if (K::CLEARS || change.sets()) && !self.contests.waits(key) {
                 self.ready.of_mut(change).insert(key.clone());
             }
         }
@@ -205,6 +190,7 @@ impl<K: Kind> Table<K> {
         let gone = sent.is_none() && matches!(failed, Some(OpError::StaleLink(_)));
         let Some(error) = failed.filter(|_| !gone) else {
             let told = self.release(&key).is_some_and(|hold| hold.is_told());
+            self.contests.made(now, &key);
             let actual = sent.map_or(Actual::Absent, Actual::Is);
             self.learn(key, actual);
             return if told {
@@ -252,31 +238,6 @@ impl<K: Kind> Table<K> {
         for key in lost {
             self.note(&key);
             self.change(key, |tracker, key| tracker.set_actual(key, actual.clone()));
-        }
-    }
-
-    /// Ends the waiting of those that failed and of which `is_due` says so.
-    pub(crate) fn retry(&mut self, is_due: impl Fn(&K::Key, Option<&K::Value>, &OpError) -> bool) {
-        let due: Vec<K::Key> = self
-            .timers
-            .iter()
-            .map(|(_, key)| key)
-            .filter(|key| {
-                self.holds
-                    .get(key)
-                    .is_some_and(|hold| is_due(key, self.tracker.desired(key), &hold.error))
-            })
-            .cloned()
-            .collect();
-        for key in due {
-            self.wake(key);
-        }
-    }
-
-    /// Ends the waiting that is over by `now`.
-    pub(crate) fn tick(&mut self, now: Instant) {
-        while let Some((_, key)) = self.timers.first().filter(|(at, _)| *at <= now).cloned() {
-            self.wake(key);
         }
     }
 
@@ -355,48 +316,38 @@ impl<K: Kind> Table<K> {
                 self.release(&key);
             }
             Some(after) => {
-                let waits = |hold: &Hold| hold.wait != Wait::Over;
-                if (K::CLEARS || after.sets()) && !self.holds.get(&key).is_some_and(waits) {
+                let hold = self.holds.get(&key);
+                let waits =
+                    hold.is_some_and(|hold| hold.wait != Wait::Over) || self.contests.waits(&key);
+                if (K::CLEARS || after.sets()) && !waits {
                     self.ready.of_mut(after).insert(key);
                 }
             }
         }
     }
-
-    fn wake(&mut self, key: K::Key) {
-        if let Some(hold) = self.holds.get_mut(&key) {
-            if let Wait::Until(at) = hold.wait {
-                self.timers.remove(&(at, key.clone()));
-            }
-            hold.wait = Wait::Over;
-            self.change(key, |_, _| ());
-        }
-    }
-
-    /// Removes the hold of a key, but does not file it.
-    fn release(&mut self, key: &K::Key) -> Option<Hold> {
-        let hold = self.holds.remove(key)?;
-        if let Wait::Until(at) = hold.wait {
-            self.timers.remove(&(at, key.clone()));
-        }
-        Some(hold)
-    }
 }
 
 impl<K: Kind> AnyTable for Table<K> {
     fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.first().map(|(at, _)| *at)
+        let hold = self.timers.first().map(|(at, _)| *at);
+        let timeouts = [hold, self.contests.poll_timeout()];
+        timeouts.into_iter().flatten().min()
     }
 
     fn counts(&self, sweep: bool) -> Counts {
-        let sweeps = if sweep { self.ready.sweeps.len() } else { 0 };
-        let pending =
-            self.ready.updates.len() + self.ready.inserts.len() + self.ready.clears.len() + sweeps;
         Counts {
             desired: self.tracker.desired_len(),
-            pending,
+            pending: self.ready.len(sweep),
             held: self.holds.len(),
+            contested: self.contests.waiting_len(),
         }
+    }
+
+    fn contested(&self) -> Vec<(Op, &Alarm)> {
+        let alarms = self.contests.alarms();
+        alarms
+            .map(|(key, alarm)| (self.op(key.clone()), alarm))
+            .collect()
     }
 }
 

@@ -5,7 +5,8 @@
 use std::{net::IpAddr, time::Instant};
 
 use ipc_proto::{
-    BpfRoute, KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKey, RouteKind,
+    BpfRoute, KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKey, RouteKind, Tunnel,
+    TunnelDevice,
     view::{self, Row},
 };
 use ipnet::IpNet;
@@ -18,7 +19,7 @@ use crate::{
     delta::{Actual, Change},
     flows::{Flows, Gate, Lead, Leads, Owner, Pods, is_pods, of_bpf, of_kernel},
     table::{
-        Act, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Entry, Fdb,
+        Act, Alarm, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Entry, Fdb,
         KernelRoutes, Kind, LinkSettings, Neighbours, Table, TunnelDevices, Verdict, row,
     },
 };
@@ -63,7 +64,11 @@ impl Tables {
 
     /// Takes in all that the helper has read. Returns the interfaces among it, and what failed
     /// before and is as it should be.
-    pub(super) fn resync(&mut self, observed: Vec<Observed>) -> (Vec<LinkState>, Vec<Op>) {
+    pub(super) fn resync(
+        &mut self,
+        now: Instant,
+        observed: Vec<Observed>,
+    ) -> (Vec<LinkState>, Vec<Op>) {
         let (mut links, mut link_settings, mut tunnel_devices) = (vec![], vec![], vec![]);
         let (mut neighbours, mut fdb, mut kernel_routes) = (vec![], vec![], vec![]);
         let (mut bpf_v4, mut bpf_v6) = (vec![], vec![]);
@@ -84,15 +89,15 @@ impl Tables {
                 Observed::Rule(_) => {}
             }
         }
-        let mut recovered = resync(&mut self.link_settings, link_settings);
-        recovered.extend(resync(&mut self.tunnel_devices, tunnel_devices));
-        recovered.extend(resync(&mut self.neighbours, neighbours));
-        recovered.extend(resync(&mut self.fdb, fdb));
-        recovered.extend(resync(&mut self.bpf_v4, bpf_v4));
-        recovered.extend(resync(&mut self.bpf_v6, bpf_v6));
-        recovered.extend(resync(&mut self.kernel_routes, kernel_routes));
-        recovered.extend(resync(&mut self.endpoints, endpoints));
-        recovered.extend(resync(&mut self.attachments, attachments));
+        let mut recovered = resync(now, &mut self.link_settings, link_settings);
+        recovered.extend(resync(now, &mut self.tunnel_devices, tunnel_devices));
+        recovered.extend(resync(now, &mut self.neighbours, neighbours));
+        recovered.extend(resync(now, &mut self.fdb, fdb));
+        recovered.extend(resync(now, &mut self.bpf_v4, bpf_v4));
+        recovered.extend(resync(now, &mut self.bpf_v6, bpf_v6));
+        recovered.extend(resync(now, &mut self.kernel_routes, kernel_routes));
+        recovered.extend(resync(now, &mut self.endpoints, endpoints));
+        recovered.extend(resync(now, &mut self.attachments, attachments));
         (links, recovered)
     }
 
@@ -101,9 +106,13 @@ impl Tables {
         let Doubt {
             link,
             gone,
-            tunnel,
+            lost,
+            tunnel: _,
             addresses,
         } = doubt;
+        if !lost {
+            return;
+        }
         if *gone {
             // What has the interface in its key cannot even be named any more.
             self.link_settings
@@ -118,12 +127,6 @@ impl Tables {
             self.neighbours
                 .doubt(&Actual::Wrong, |key, _| key.link == *link);
         }
-        if let Some(tunnel) = tunnel {
-            // The interface that is gone may be the device of before, in place of which there is
-            // another.
-            self.tunnel_devices
-                .doubt(&Actual::Wrong, |key, _| key == tunnel);
-        }
         self.kernel_routes.doubt(&Actual::Wrong, |_, route| {
             route.is_some_and(|route| {
                 uses(route, link)
@@ -132,6 +135,21 @@ impl Tables {
                         .is_some_and(|source| addresses.contains(&source))
             })
         });
+    }
+
+    /// Returns what a tunnel device is.
+    pub(super) fn tunnel_device(&self, tunnel: Tunnel) -> Actual<&TunnelDevice> {
+        self.tunnel_devices.actual(&tunnel)
+    }
+
+    /// Takes in that others have undone what was made of a tunnel device, and how.
+    pub(super) fn undone(&mut self, now: Instant, tunnel: Tunnel, deed: &str) {
+        self.tunnel_devices.undone(now, &tunnel, deed);
+    }
+
+    /// Returns what others undo again and again, by what would make it.
+    pub(super) fn contested(&self) -> impl Iterator<Item = (Op, &Alarm)> {
+        self.all().into_iter().flat_map(AnyTable::contested)
     }
 
     /// Tries again what failed on an interface.
@@ -427,8 +445,12 @@ fn offer<K: Kind>(table: &Table<K>, changes: &[Change], steps: &mut Steps) {
     }
 }
 
-fn resync<K: Kind>(table: &mut Table<K>, all: Vec<(K::Key, Option<K::Value>)>) -> Vec<Op> {
-    let recovered = table.resync(all);
+fn resync<K: Kind>(
+    now: Instant,
+    table: &mut Table<K>,
+    all: Vec<(K::Key, Option<K::Value>)>,
+) -> Vec<Op> {
+    let recovered = table.resync(now, all);
     recovered.into_iter().map(|key| table.op(key)).collect()
 }
 

@@ -6,6 +6,7 @@
     reason = "a test knows few ops, and any instant will do to start with"
 )]
 
+mod contests;
 mod failures;
 mod links;
 

@@ -51,6 +51,8 @@ pub(super) struct Node {
     datastore_problems: Journal,
     /// What is missing on this host.
     obstacles: Journal,
+    /// What others undo again and again.
+    contested: Journal,
     /// What could not be done, by what it is about.
     failing: BTreeMap<String, String>,
     /// Why there is no lease, once it is known.
@@ -80,6 +82,7 @@ impl Node {
             kept: BTreeSet::new(),
             datastore_problems: Journal::new("datastore: "),
             obstacles: Journal::new(""),
+            contested: Journal::new(""),
             failing: BTreeMap::new(),
             helper_problem: None,
             status,
@@ -291,6 +294,7 @@ impl Node {
             .chain(unread)
             .chain(datastore)
             .chain(failing)
+            .chain(self.contested.lines())
             .chain(old_flows)
             .chain(rest)
             .chain(obstacles)
@@ -309,6 +313,9 @@ impl Node {
     }
 
     fn publish(&mut self) {
+        let contested = self.reconciler.contested();
+        self.contested
+            .set(contested.map(|contested| contested.to_string()));
         let counts = self.reconciler.totals();
         let problems = self.problems(counts.held);
         let status = Status {
@@ -318,7 +325,7 @@ impl Node {
             connected: self.reconciler.is_connected(),
             desired: counts.desired,
             pending: counts.pending,
-            held: counts.held,
+            held: counts.held + counts.contested,
             resyncs: self.resyncs,
             problems,
         };
