@@ -104,8 +104,18 @@ pub(super) fn routes() -> Vec<(RouteKey, KernelRoute)> {
         routes.push((key(&block(7), 0), route(ways, safe)));
         routes.push((key(&block(8), 0), route(reversed, safe)));
         let second = RouteKey::new(Table::Second, prefix(&host(1)), 0);
-        routes.push((second, route(direct, Protocol::Device)));
+        routes.push((second, route(direct.clone(), Protocol::Device)));
+        // Beside one for any type of service, with the metric that is any to the kernel's delete.
+        for metric in [0, 7] {
+            let key = RouteKey {
+                tos: if ipv6 { 0 } else { 0x10 },
+                ..key(&host(1), metric)
+            };
+            routes.push((key, route(direct.clone(), Protocol::Device)));
+        }
     }
+    routes.sort();
+    routes.dedup();
     routes
 }
 
