@@ -268,7 +268,15 @@ fn a_workloads_stray_routes_are_reported_and_can_be_cleared() {
                 keys.iter().filter(|k| **k == key("10.7.0.3/32", 0)).count(),
                 2
             );
-            assert!(strays.contains(&Observed::KernelRoute(key("10.7.0.1/32", 0), None)));
+            let by_bird = (
+                key("10.7.0.1/32", 0),
+                route(
+                    RouteKind::Unicast(hop("cali1", None, false)),
+                    Protocol::Foreign,
+                ),
+            );
+            assert!(strays.contains(&observed(by_bird)));
+            assert!(strays.contains(&Observed::KernelRoute(key("10.7.0.2/32", 0), None)));
             calc.must_apply(keys.into_iter().map(|key| Op::KernelRoute(key, None)))
                 .await;
             assert_eq!(read_routes(&mut calc).await, []);
