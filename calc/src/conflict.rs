@@ -27,11 +27,13 @@ pub(crate) struct Candidate<T> {
     pub(crate) class: Class,
     /// The index of its link, 0 without one.
     pub(crate) link: u32,
+    /// Whether its link can carry packets now.
+    pub(crate) carrier: bool,
     pub(crate) route: T,
 }
 
-/// Returns the route to make: that of the lowest class, and within a class that of the newest
-/// link.
+/// Returns the route to make: that of the lowest class, and within a class that of a link with a
+/// carrier, and then of the newest.
 ///
 /// The kernel would keep routes of different metrics side by side and prefer the lowest. As local
 /// workloads have the highest here, asking for one route per prefix is what makes the class decide,
@@ -39,7 +41,7 @@ pub(crate) struct Candidate<T> {
 pub(crate) fn winner<T>(candidates: impl IntoIterator<Item = Candidate<T>>) -> Option<T> {
     candidates
         .into_iter()
-        .min_by_key(|candidate| (candidate.class, Reverse(candidate.link)))
+        .min_by_key(|candidate| (candidate.class, !candidate.carrier, Reverse(candidate.link)))
         .map(|candidate| candidate.route)
 }
 
@@ -48,10 +50,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lowest_class_wins_and_then_the_newest_link() {
+    fn the_lowest_class_wins_then_a_carrier_and_then_the_newest_link() {
         use Class::*;
+        const UNPLUGGED: u32 = 8;
         type Case<'a> = (&'a [(Class, u32)], Option<(Class, u32)>);
-        let cases: [Case<'_>; 7] = [
+        let cases: [Case<'_>; 9] = [
             (&[], None),
             (&[(NoEncap, 3)], Some((NoEncap, 3))),
             (
@@ -71,6 +74,14 @@ mod tests {
                 Some((LocalWorkload, 7)),
             ),
             (
+                &[(LocalWorkload, 5), (LocalWorkload, UNPLUGGED)],
+                Some((LocalWorkload, 5)),
+            ),
+            (
+                &[(NoEncap, 5), (LocalWorkload, UNPLUGGED)],
+                Some((LocalWorkload, UNPLUGGED)),
+            ),
+            (
                 &[(LocalWorkload, 7), (LocalWorkload, 5)],
                 Some((LocalWorkload, 7)),
             ),
@@ -79,6 +90,7 @@ mod tests {
             let won = winner(candidates.iter().map(|&(class, link)| Candidate {
                 class,
                 link,
+                carrier: link != UNPLUGGED,
                 route: (class, link),
             }));
             assert_eq!(won, expected, "{candidates:?}");

@@ -150,14 +150,16 @@ impl Index {
     }
 
     /// Returns the endpoint of this node that a prefix leads to: one that need not wait for another
-    /// node before others, one whose link is up, then the one with the greatest key (V15).
+    /// node before others, one whose link is up, one that has a carrier, then the one with the
+    /// greatest key (V15).
     pub(crate) fn endpoint(&self, cidr: &IpNet) -> Option<&Workload> {
         // Of equals, max_by_key takes the last.
         self.workloads
             .local_with_net(cidr)
             .max_by_key(|(_, workload)| {
                 let live = workload.migration != MigrationRole::Target;
-                (live, self.links.up(&workload.interface).is_some())
+                let link = self.links.up(&workload.interface);
+                (live, link.is_some(), link.is_some_and(|link| link.carrier))
             })
             .map(|(_, workload)| workload)
     }

@@ -187,8 +187,10 @@ pub struct LinkState {
     pub link: Link,
     /// What it is to us.
     pub role: LinkRole,
-    /// Whether it is up and has a carrier (`IFF_RUNNING`).
+    /// Whether it is set up (`IFF_UP`): the kernel keeps routes only on those that are.
     pub up: bool,
+    /// Whether it is also ready to carry packets (`IFF_RUNNING`).
+    pub carrier: bool,
     /// Its hardware address.
     pub mac: Option<Mac>,
     /// Its MTU in bytes.

@@ -89,6 +89,8 @@ pub enum Protocol {
     Device,
     /// For routes that nothing but the protocol marks as ours.
     Safe,
+    /// Another program's, on an interface where all routes are ours. No request may ask for it.
+    Foreign,
 }
 
 /// What the kernel tells routes apart by.
@@ -98,6 +100,8 @@ pub struct RouteKey {
     pub table: Table,
     /// The destination.
     pub prefix: IpNet,
+    /// The type of service that a packet must have, 0 for any. None of ours has one; only IPv4 knows it.
+    pub tos: u8,
     /// The priority; the lowest wins.
     pub metric: u32,
 }
@@ -106,7 +110,8 @@ impl RouteKey {
     /// The metric that the kernel gives to an IPv6 route that asks for 0.
     pub const IPV6_DEFAULT_METRIC: u32 = 1024;
 
-    /// Makes a key as the kernel reports it: an IPv6 metric of 0 is 1024.
+    /// Makes a key for packets of any type of service, as the kernel reports it: an IPv6 metric of 0
+    /// is 1024.
     #[must_use]
     pub fn new(table: Table, prefix: IpNet, metric: u32) -> Self {
         let metric = match (prefix, metric) {
@@ -116,6 +121,7 @@ impl RouteKey {
         Self {
             table,
             prefix,
+            tos: 0,
             metric,
         }
     }

@@ -132,6 +132,7 @@ fn link_state() -> LinkState {
         link: link(),
         role: LinkRole::Tunnel(Tunnel::VxlanV4),
         up: true,
+        carrier: true,
         mac: Some(mac()),
         mtu: 1450,
         addresses: vec!["192.0.2.1/24".parse().unwrap()],

@@ -148,6 +148,7 @@ impl Links {
                 LinkEvent::Set(state) if state.up && went_down.contains(&state.link) => {
                     Some(LinkEvent::Set(LinkState {
                         up: false,
+                        carrier: false,
                         ..state.clone()
                     }))
                 }
@@ -185,6 +186,7 @@ mod tests {
             },
             role: LinkRole::Other,
             up,
+            carrier: up,
             mac: None,
             mtu: 1500,
             addresses: Vec::new(),

@@ -238,10 +238,7 @@ fn heard(message: &NetlinkMessage<RouteNetlinkMessage>) -> Heard {
 }
 
 fn is_up(message: &LinkMessage) -> bool {
-    message
-        .header
-        .flags
-        .contains(LinkFlags::Up | LinkFlags::Running)
+    message.header.flags.contains(LinkFlags::Up)
 }
 
 /// Reads a link message; none if the interface has a name that cannot be on the wire.
@@ -271,6 +268,7 @@ fn link_state(
     Some(LinkState {
         role: policy.role(&link.name, &addresses),
         up: is_up(message),
+        carrier: message.header.flags.contains(LinkFlags::Running),
         link,
         mac,
         mtu,

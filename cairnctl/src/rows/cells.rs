@@ -206,6 +206,7 @@ fn kernel_cells(route: &KernelRoute, kind: &str, via: Value, links: Value) -> Ve
     let protocol = match route.protocol {
         Protocol::Device => "device",
         Protocol::Safe => "safe",
+        Protocol::Foreign => "foreign",
     };
     vec![
         kind.into(),

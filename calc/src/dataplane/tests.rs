@@ -109,6 +109,7 @@ async fn all_pages_are_read_and_a_batch_is_carried_out() {
         link: link(3),
         role: LinkRole::Workload,
         up: true,
+        carrier: true,
         mac: None,
         mtu: 1500,
         addresses: Vec::new(),

@@ -1,7 +1,7 @@
 //! Interfaces, by index, name, address and tunnel.
 //!
-//! Names are not unique for a moment when an interface is re-created: of two, one that is up and
-//! then the newer one is meant.
+//! Names are not unique for a moment when an interface is re-created: of two, one that is up, has a
+//! carrier, and then the newer one is meant.
 
 use std::{
     cmp::Reverse,
@@ -116,7 +116,10 @@ impl Links {
             .range((address, 0)..=(address, u32::MAX))
             .filter_map(|(_, index)| self.by_index.get(index))
             .filter(|state| matches!(state.role, LinkRole::Uplink | LinkRole::Other))
-            .min_by_key(|state| (state.role != LinkRole::Uplink, !state.up, state.link.index))
+            .min_by_key(|state| {
+                let role = state.role != LinkRole::Uplink;
+                (role, !state.up, !state.carrier, state.link.index)
+            })
     }
 
     /// Returns whether the address is one of this host's own that others can send to (V3).
@@ -141,7 +144,7 @@ impl Links {
 }
 
 fn best<'a>(states: impl Iterator<Item = &'a LinkState>) -> Option<&'a LinkState> {
-    states.min_by_key(|state| (!state.up, Reverse(state.link.index)))
+    states.min_by_key(|state| (!state.up, !state.carrier, Reverse(state.link.index)))
 }
 
 fn index_of(event: &LinkEvent) -> u32 {

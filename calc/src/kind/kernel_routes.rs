@@ -206,10 +206,12 @@ fn local_workloads(prefix: IpNet, is_ours: bool, index: &Index) -> impl Iterator
         .local_with_net(&prefix)
         .filter(move |(_, workload)| is_ours || workload.migration != MigrationRole::Target)
         .filter_map(move |(_, workload)| {
-            let link = index.links.up(&workload.interface)?.link.clone();
+            let state = index.links.up(&workload.interface)?;
+            let link = state.link.clone();
             Some(Candidate {
                 class: Class::LocalWorkload,
                 link: link.index,
+                carrier: state.carrier,
                 route: Shape {
                     metric,
                     shared: Arc::new(KernelRoute {

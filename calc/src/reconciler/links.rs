@@ -1,9 +1,8 @@
 //! What the change of an interface does to the state that hangs on it.
 //!
 //! The kernel drops routes and neighbours of an interface that goes down, loses an address or
-//! changes its hardware address, and does not bring them back. On the loss of a mere carrier it
-//! keeps them, and the feed does not tell the two apart: so they become doubtful, which has them
-//! written or cleared once more. Pure.
+//! changes its hardware address, and does not bring them back: they become doubtful, which has them
+//! written or cleared once more. On the loss of a mere carrier it keeps them, and so do we. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -150,6 +149,7 @@ mod tests {
             },
             role: LinkRole::Tunnel(Tunnel::VxlanV4),
             up: true,
+            carrier: true,
             mac: Some(Mac([2; 6])),
             mtu: 1450,
             addresses: vec!["10.0.0.1/32".parse().unwrap()],
@@ -167,6 +167,7 @@ mod tests {
         };
         let down = LinkState {
             up: false,
+            carrier: false,
             ..state()
         };
         let other_mac = LinkState {
@@ -177,8 +178,13 @@ mod tests {
             addresses: Vec::new(),
             ..state()
         };
+        let unplugged = LinkState {
+            carrier: false,
+            ..state()
+        };
         for (before, after, doubtful) in [
             (state(), state(), false),
+            (state(), unplugged, false),
             (down.clone(), state(), false),
             (state(), more, false),
             (state(), down, true),

@@ -403,12 +403,13 @@ impl Leads for Tables {
             desired: desired.and_then(of_bpf),
             actual: actual.map(of_bpf),
         });
-        let key = |metric| RouteKey {
+        let key = |tos, metric| RouteKey {
             table: ipc_proto::Table::Main,
             prefix,
+            tos,
             metric,
         };
-        let kernel = self.kernel_routes.range(key(0)..=key(u32::MAX));
+        let kernel = self.kernel_routes.range(key(0, 0)..=key(u8::MAX, u32::MAX));
         let kernel = kernel.map(|(desired, actual)| Lead {
             is_others: false,
             decides: true,

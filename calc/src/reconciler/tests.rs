@@ -138,6 +138,7 @@ fn state(index: u32, up: bool) -> LinkState {
         link: link(index),
         role: LinkRole::Workload,
         up,
+        carrier: up,
         mac: None,
         mtu: 1500,
         addresses: Vec::new(),

@@ -58,6 +58,7 @@ fn a_tunnel_is_awaited_until_it_is_up_with_its_address() {
             },
             role,
             up,
+            carrier: up,
             mac: None,
             mtu: 1500,
             addresses: addresses

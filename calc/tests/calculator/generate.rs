@@ -200,26 +200,30 @@ fn link() -> impl Strategy<Value = LinkState> {
     (
         1..6u32,
         select(roles.to_vec()),
-        prop::bool::weighted(0.8),
+        (prop::bool::weighted(0.8), prop::bool::weighted(0.8)),
         vec(held, 0..3),
         any::<bool>(),
     )
-        .prop_map(|(index, (name, role), up, addresses, jumbo)| LinkState {
-            link: Link {
-                index,
-                name: name.parse().unwrap(),
+        .prop_map(
+            |(index, (name, role), (up, carrier), addresses, jumbo)| LinkState {
+                link: Link {
+                    index,
+                    name: name.parse().unwrap(),
+                },
+                role: match role {
+                    LinkRole::Tunnel(_) if jumbo => LinkRole::Tunnel(Tunnel::VxlanV6),
+                    LinkRole::Tunnel(_)
+                    | LinkRole::Workload
+                    | LinkRole::Uplink
+                    | LinkRole::Other => role,
+                },
+                up,
+                carrier: up && carrier,
+                mac: jumbo.then_some(Mac([0xee; 6])),
+                mtu: if jumbo { 9000 } else { 1500 },
+                addresses,
             },
-            role: match role {
-                LinkRole::Tunnel(_) if jumbo => LinkRole::Tunnel(Tunnel::VxlanV6),
-                LinkRole::Tunnel(_) | LinkRole::Workload | LinkRole::Uplink | LinkRole::Other => {
-                    role
-                }
-            },
-            up,
-            mac: jumbo.then_some(Mac([0xee; 6])),
-            mtu: if jumbo { 9000 } else { 1500 },
-            addresses,
-        })
+        )
 }
 
 fn config() -> impl Strategy<Value = Config> {
@@ -306,6 +310,7 @@ pub(crate) fn start() -> Vec<Event> {
             },
             role,
             up: true,
+            carrier: true,
             mac: None,
             mtu: 1500,
             addresses: addresses

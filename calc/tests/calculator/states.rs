@@ -77,6 +77,7 @@ fn link(world: &mut World, name: &str, index: u32, role: LinkRole, addresses: &[
         },
         role,
         up: true,
+        carrier: true,
         mac: (role == LinkRole::Workload).then_some(Mac([0xee; 6])),
         mtu: 1500,
         addresses: addresses.iter().map(|address| net(address)).collect(),

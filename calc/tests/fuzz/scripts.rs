@@ -128,21 +128,24 @@ fn link() -> impl Strategy<Value = LinkState> {
     (
         any::<u8>(),
         select(roles.to_vec()),
-        any::<bool>(),
+        any::<(bool, bool)>(),
         vec(net(), 0..4),
         any::<u32>(),
     )
-        .prop_map(|(index, (name, role), up, addresses, mtu)| LinkState {
-            link: Link {
-                index: u32::from(index % 8),
-                name: name.parse().unwrap(),
+        .prop_map(
+            |(index, (name, role), (up, carrier), addresses, mtu)| LinkState {
+                link: Link {
+                    index: u32::from(index % 8),
+                    name: name.parse().unwrap(),
+                },
+                role,
+                up,
+                carrier,
+                mac: None,
+                mtu,
+                addresses,
             },
-            role,
-            up,
-            mac: None,
-            mtu,
-            addresses,
-        })
+        )
 }
 
 fn config() -> impl Strategy<Value = Config> {

@@ -19,15 +19,17 @@ use netlink_packet_route::{
 pub(super) use self::report::{Report, deletion};
 use crate::policy::Policy;
 
-/// Lays out a route; none if its table has no number.
+/// Lays out a route; none if its table or its protocol has no number.
 pub(super) fn message(
     key: &RouteKey,
     route: &KernelRoute,
     policy: &Policy,
 ) -> Option<RouteMessage> {
     let mut message = request(key.prefix, policy.table(key.table)?);
+    let protocol = policy.protocol(route.protocol)?;
     let header = &mut message.header;
-    header.protocol = RouteProtocol::from(policy.protocol(route.protocol));
+    header.tos = key.tos;
+    header.protocol = RouteProtocol::from(protocol);
     header.kind = kind(&route.kind);
     header.scope = scope(&key.prefix, &route.kind);
     let attributes = &mut message.attributes;

@@ -220,7 +220,8 @@ impl Routes {
             // The kernel takes it for any metric, if no route has it.
             let after = (Bound::Excluded(key), Bound::Unbounded);
             let (next, _) = self.known.range(after).next().unzip();
-            if next.is_some_and(|next| (next.table, next.prefix) == (key.table, key.prefix)) {
+            let place = |key: &RouteKey| (key.table, key.prefix, key.tos);
+            if next.is_some_and(|next| place(next) == place(key)) {
                 return None;
             }
         }

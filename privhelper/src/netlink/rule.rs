@@ -97,7 +97,7 @@ fn message(rule: &Rule, policy: &Policy) -> Option<RuleMessage> {
     message.header.family = family(rule.ipv6);
     message.header.action = RuleAction::ToTable;
     message.header.flags.set(RuleFlags::Invert, rule.invert);
-    let protocol = RouteProtocol::from(policy.protocol(Protocol::Safe));
+    let protocol = RouteProtocol::from(policy.protocol(Protocol::Safe)?);
     message.attributes.extend([
         RuleAttribute::Priority(rule.priority),
         RuleAttribute::Table(policy.table(Table::Second)?),
@@ -150,7 +150,7 @@ fn take_apart(message: &RuleMessage, policy: &Policy) -> Option<Existing> {
             mark,
             invert: header.flags.contains(RuleFlags::Invert),
         },
-        ours: u8::from(protocol) == policy.protocol(Protocol::Safe),
+        ours: Some(u8::from(protocol)) == policy.protocol(Protocol::Safe),
     })
 }
 

@@ -41,19 +41,20 @@ impl Policy {
             })
     }
 
-    /// Returns the number of a protocol.
+    /// Returns the number of a protocol, if it has one.
     #[must_use]
-    pub fn protocol(&self, protocol: Protocol) -> u8 {
+    pub fn protocol(&self, protocol: Protocol) -> Option<u8> {
         match protocol {
-            Protocol::Device => self.device_protocol,
-            Protocol::Safe => self.safe_protocol,
+            Protocol::Device => Some(self.device_protocol),
+            Protocol::Safe => Some(self.safe_protocol),
+            Protocol::Foreign => None,
         }
     }
 
-    /// Returns the protocol that a route that is ours was made with, if it is one of ours. Where
-    /// both have one number, the interfaces tell, as they do when a route is made.
+    /// Returns the protocol that a route that is ours was made with. Where two have one number, the
+    /// interfaces tell, as they do when a route is made.
     #[must_use]
-    pub fn protocol_of(&self, found: &Found<'_>) -> Option<Protocol> {
+    pub fn protocol_of(&self, found: &Found<'_>) -> Protocol {
         let by_link = !found.outputs.is_empty()
             && found
                 .outputs
@@ -62,10 +63,10 @@ impl Policy {
         let device = found.protocol == self.device_protocol;
         let safe = found.protocol == self.safe_protocol;
         match (device, safe) {
-            (true, true) if by_link => Some(Protocol::Device),
-            (_, true) => Some(Protocol::Safe),
-            (true, false) => Some(Protocol::Device),
-            (false, false) => None,
+            (true, true) if by_link => Protocol::Device,
+            (_, true) => Protocol::Safe,
+            (true, false) => Protocol::Device,
+            (false, false) => Protocol::Foreign,
         }
     }
 

@@ -75,6 +75,16 @@ impl Policy {
         if key.table == Table::Second && self.second_table.is_none() {
             return Err(denied(format!("{prefix}: no second_table is configured")));
         }
+        if matches!(prefix, IpNet::V6(_)) && key.tos != 0 {
+            return Err(denied(format!("{prefix}: IPv6 knows no type of service")));
+        }
+        // Bits of congestion control and of what the kernel reserves.
+        if key.tos & 0b11 != 0 {
+            return Err(denied(format!(
+                "{prefix}: a type of service of {:#x}",
+                key.tos
+            )));
+        }
         if matches!(prefix, IpNet::V6(_)) && key.metric == 0 {
             return Err(denied(format!(
                 "{prefix}: an IPv6 metric of 0 is {}",
@@ -101,10 +111,16 @@ impl Policy {
             | RouteKind::Unreachable
             | RouteKind::Throw => false,
         };
-        if key.table == Table::Main && route.protocol == Protocol::Device && !ours {
-            return Err(denied(format!(
-                "{prefix}: nothing but the safe protocol would mark it as ours"
-            )));
+        match route.protocol {
+            Protocol::Device if key.table == Table::Main && !ours => {
+                return Err(denied(format!(
+                    "{prefix}: nothing but the safe protocol would mark it as ours"
+                )));
+            }
+            Protocol::Foreign => {
+                return Err(denied(format!("{prefix}: as another program's route")));
+            }
+            Protocol::Device | Protocol::Safe => {}
         }
         if let Some(source) = route.source
             && (is_ipv4(source) != is_ipv4(prefix.addr()) || !is_unicast(source))

@@ -57,6 +57,7 @@ pub(crate) fn links(policy: &Policy) -> Links {
                 role: policy.role(&link.name, &addresses),
                 link,
                 up: true,
+                carrier: true,
                 mac: None,
                 mtu: 1500,
                 addresses,

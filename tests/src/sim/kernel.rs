@@ -273,13 +273,14 @@ impl Kernel {
         self.flows.retain(|address, links| {
             let prefix = IpNet::from(*address);
             let by_map = bpf.get(&prefix).map(|entry| &entry.payload);
-            let key = |metric| RouteKey {
+            let key = |tos, metric| RouteKey {
                 table: Table::Main,
                 prefix,
+                tos,
                 metric,
             };
             let mut ways = routes
-                .range(key(0)..=key(u32::MAX))
+                .range(key(0, 0)..=key(u8::MAX, u32::MAX))
                 .flat_map(|(_, all)| all);
             links.retain(|link| {
                 let out =

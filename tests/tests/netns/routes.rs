@@ -104,8 +104,18 @@ pub(super) fn routes() -> Vec<(RouteKey, KernelRoute)> {
         routes.push((key(&block(7), 0), route(ways, safe)));
         routes.push((key(&block(8), 0), route(reversed, safe)));
         let second = RouteKey::new(Table::Second, prefix(&host(1)), 0);
-        routes.push((second, route(direct, Protocol::Device)));
+        routes.push((second, route(direct.clone(), Protocol::Device)));
+        // Beside one for any type of service, with the metric that is any to the kernel's delete.
+        for metric in [0, 7] {
+            let key = RouteKey {
+                tos: if ipv6 { 0 } else { 0x10 },
+                ..key(&host(1), metric)
+            };
+            routes.push((key, route(direct.clone(), Protocol::Device)));
+        }
     }
+    routes.sort();
+    routes.dedup();
     routes
 }
 
@@ -258,7 +268,15 @@ fn a_workloads_stray_routes_are_reported_and_can_be_cleared() {
                 keys.iter().filter(|k| **k == key("10.7.0.3/32", 0)).count(),
                 2
             );
-            assert!(strays.contains(&Observed::KernelRoute(key("10.7.0.1/32", 0), None)));
+            let by_bird = (
+                key("10.7.0.1/32", 0),
+                route(
+                    RouteKind::Unicast(hop("cali1", None, false)),
+                    Protocol::Foreign,
+                ),
+            );
+            assert!(strays.contains(&observed(by_bird)));
+            assert!(strays.contains(&Observed::KernelRoute(key("10.7.0.2/32", 0), None)));
             calc.must_apply(keys.into_iter().map(|key| Op::KernelRoute(key, None)))
                 .await;
             assert_eq!(read_routes(&mut calc).await, []);

@@ -94,6 +94,8 @@ impl Way {
         Candidate {
             class,
             link: self.link,
+            // Of each class there is one way at most.
+            carrier: true,
             route: Shape {
                 metric: 0,
                 shared: Arc::clone(&self.shared),

@@ -30,6 +30,7 @@ fn uplink() -> LinkState {
         },
         role: LinkRole::Uplink,
         up: true,
+        carrier: true,
         mac: None,
         mtu: 1500,
         addresses: vec!["192.0.2.7/24".parse().unwrap()],

@@ -74,7 +74,7 @@ impl<'a> Report<'a> {
             kind,
         ] = body.first_chunk()?;
         let flags = u32_at(body, 8)?;
-        if flags & RTM_F_CLONED != 0 || tos != 0 || source_length != 0 {
+        if flags & RTM_F_CLONED != 0 || source_length != 0 {
             return None;
         }
         let mut address = match i32::from(family) {
@@ -112,7 +112,10 @@ impl<'a> Report<'a> {
         let prefix = IpNet::new(address, length).ok()?;
         let onlink = flags & u32::from(ONLINK) != 0;
         Some(Self {
-            key: RouteKey::new(table, prefix, metric),
+            key: RouteKey {
+                tos,
+                ..RouteKey::new(table, prefix, metric)
+            },
             body,
             protocol,
             scope,
@@ -150,7 +153,7 @@ impl<'a> Report<'a> {
                 .filter(|kind| !self.odd && self.fits(kind))?;
             Some(KernelRoute {
                 kind,
-                protocol: policy.protocol_of(&found)?,
+                protocol: policy.protocol_of(&found),
                 source: self.source,
                 mtu: self.mtu,
             })

@@ -148,18 +148,12 @@ proptest! {
 fn what_no_request_could_make_is_ours_without_a_value() {
     let policy = policy();
     let key = RouteKey::new(Table::Main, "10.1.0.9/32".parse().unwrap(), 0);
-    let route = KernelRoute {
-        kind: RouteKind::Unicast(hop(link(3, "cali1"), None)),
-        protocol: Protocol::Device,
-        source: None,
-        mtu: None,
-    };
+    let route = route_by(hop(link(3, "cali1"), None));
     let asked = message(&key, &route, &policy).unwrap();
     let reread = |message: &RouteMessage| read(message, &policy, &links(&policy)).unwrap();
     assert_eq!(reread(&asked).1.route, Some(route));
     for change in [
         |message: &mut RouteMessage| message.header.scope = RouteScope::Universe,
-        |message: &mut RouteMessage| message.header.protocol = RouteProtocol::Bird,
         |message: &mut RouteMessage| message.attributes.push(RouteAttribute::NhId(7)),
         |message: &mut RouteMessage| {
             message
@@ -173,19 +167,38 @@ fn what_no_request_could_make_is_ours_without_a_value() {
         assert!(standing.ours);
         assert_eq!((found, standing.route), (key.clone(), None));
     }
+    let mut bird = asked.clone();
+    bird.header.protocol = RouteProtocol::Bird;
+    let (_, standing) = reread(&bird);
+    assert!(standing.ours);
+    let protocol = standing.route.map(|route| route.protocol);
+    assert_eq!(
+        protocol,
+        Some(Protocol::Foreign),
+        "it says on which link it is"
+    );
+    let foreign = KernelRoute {
+        protocol: Protocol::Foreign,
+        ..route_by(hop(link(3, "cali1"), None))
+    };
+    assert_eq!(message(&key, &foreign, &policy), None);
 }
 
 #[test]
-fn routes_for_a_type_of_service_or_a_source_are_not_told_apart_by_our_key() {
+fn routes_for_a_source_are_not_told_apart_by_our_key() {
     let policy = policy();
     let key = RouteKey::new(Table::Main, "10.1.0.9/32".parse().unwrap(), 0);
-    let route = KernelRoute {
-        kind: RouteKind::Blackhole,
-        protocol: Protocol::Safe,
+    let route = route_by(hop(link(3, "cali1"), None));
+    let mut message = message(&key, &route, &policy).unwrap();
+    message.header.source_prefix_length = 8;
+    assert_eq!(read(&message, &policy, &links(&policy)), None);
+}
+
+fn route_by(hop: Hop) -> KernelRoute {
+    KernelRoute {
+        kind: RouteKind::Unicast(hop),
+        protocol: Protocol::Device,
         source: None,
         mtu: None,
-    };
-    let mut message = message(&key, &route, &policy).unwrap();
-    message.header.tos = 8;
-    assert_eq!(read(&message, &policy, &links(&policy)), None);
+    }
 }

@@ -61,7 +61,7 @@ proptest! {
         let policy = policy();
         let links = links(&policy);
         let protocol = if safe { Protocol::Safe } else { Protocol::Device };
-        let key = RouteKey { table: Table::Main, prefix, metric };
+        let key = RouteKey { table: Table::Main, prefix, tos: 0, metric };
         let route = KernelRoute { kind: kind.clone(), protocol, source: None, mtu: None };
         if policy.check(Lane::State, Op::KernelRoute(key, Some(route)), &links).is_err() {
             return Ok(());
@@ -85,11 +85,11 @@ proptest! {
         let found = Found {
             table: Table::Main,
             prefix,
-            protocol: policy.protocol(protocol),
+            protocol: policy.protocol(protocol).unwrap(),
             outputs: &roles,
         };
         prop_assert!(policy.owns(&found));
-        prop_assert_eq!(policy.protocol_of(&found), Some(protocol));
+        prop_assert_eq!(policy.protocol_of(&found), protocol);
     }
 
     /// Whatever decodes can be checked.

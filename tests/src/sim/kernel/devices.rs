@@ -78,9 +78,6 @@ impl Kernel {
         if let Some(device) = self.devices.get_mut(&index) {
             device.carrier = carrier;
             self.disturbed.links.insert(index);
-            if !carrier {
-                self.falls.insert(index);
-            }
         }
     }
 

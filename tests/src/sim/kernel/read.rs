@@ -99,7 +99,8 @@ fn link_state(index: u32, device: &Device, policy: &Policy) -> LinkState {
             name: device.name.clone(),
         },
         role: policy.role(&device.name, &addresses),
-        up: device.admin && device.carrier,
+        up: device.admin,
+        carrier: device.admin && device.carrier,
         mac: Some(device.mac),
         mtu: device.mtu,
         addresses,
@@ -163,7 +164,7 @@ fn read_route(
     let read = kind.and_then(|kind| {
         Some(KernelRoute {
             kind,
-            protocol: policy.protocol_of(&found)?,
+            protocol: policy.protocol_of(&found),
             source: route.source,
             mtu: route.mtu,
         })

@@ -248,7 +248,8 @@ fn bpf_entry(route: &BpfRoute) -> BpfEntry {
 /// Lays out a route of the two kinds that there are.
 fn kernel_route(route: &KernelRoute, policy: &Policy) -> Route {
     Route {
-        protocol: policy.protocol(route.protocol),
+        // A request for none is refused before it comes here.
+        protocol: policy.protocol(route.protocol).unwrap_or_default(),
         way: match &route.kind {
             RouteKind::Unicast(hop) => Way::Out {
                 index: hop.link.index,

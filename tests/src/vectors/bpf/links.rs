@@ -48,6 +48,7 @@ impl Links {
             link: self.link(name, interface.index),
             role: LinkRole::Other,
             up: interface.up,
+            carrier: interface.up,
             mac: None,
             mtu: 1500,
             addresses: interface.addresses.clone(),

@@ -190,6 +190,7 @@ impl Event {
                 },
                 role: LinkRole::Other,
                 up: link.up,
+                carrier: link.up,
                 mac: None,
                 mtu: 1500,
                 addresses: link
