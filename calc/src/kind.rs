@@ -112,14 +112,15 @@ fn workload_links(event: &Event, before: &Index) -> BTreeSet<Link> {
     links
 }
 
-/// All kinds, in the order in which their changes are made: a link is set up before neighbours and
-/// routes use it, and what a packet program goes by is there before the program.
+/// All kinds, in the order in which their changes are made: a link is set up before what uses it,
+/// a forwarding entry is there before the neighbour that leads to it, a neighbour before the route,
+/// and what a packet program goes by before the program.
 pub(crate) fn all() -> Vec<Box<dyn Kind>> {
     vec![
         Box::new(LinkSettings::default()),
         Box::new(TunnelDevices::default()),
-        Box::new(Neighbours::default()),
         Box::new(Fdb::default()),
+        Box::new(Neighbours::default()),
         Box::new(Endpoints::default()),
         Box::new(BpfRoutes::default()),
         Box::new(KernelRoutes::default()),

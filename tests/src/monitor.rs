@@ -1,4 +1,5 @@
-//! What the kernel tells whoever listens: each change of a route, a rule or a permanent neighbour.
+//! What the kernel tells whoever listens: each change of a route, a rule, a permanent neighbour or a
+//! permanent forwarding entry.
 //!
 //! It tells before the change is answered, so that what was not heard by then was not made.
 #![expect(
@@ -7,8 +8,12 @@
     reason = "a test that cannot go on panics"
 )]
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::{
+    net::IpAddr,
+    os::fd::{AsRawFd, OwnedFd},
+};
 
+use ipc_proto::Mac;
 use nix::{
     errno::Errno,
     sys::socket::{
@@ -48,24 +53,88 @@ impl Monitor {
     #[must_use]
     pub fn heard(&self) -> Vec<u16> {
         let mut heard = Vec::new();
+        self.read(|kind, message| {
+            // Others come and go by themselves.
+            let state = message.get(24).copied().unwrap_or_default();
+            if !NEIGHBOURS.contains(&kind) || state & PERMANENT != 0 {
+                heard.push(kind);
+            }
+        });
+        heard
+    }
+
+    /// Returns what was heard since the last time of one interface's entries and of routes in the
+    /// main table, in a word each: `+fdb MAC ADDRESS`, `-neigh ADDRESS`, `+route PREFIX`.
+    #[must_use]
+    pub fn told(&self, index: u32) -> Vec<String> {
+        let mut told = Vec::new();
+        self.read(|kind, message| told.extend(word(kind, message, index)));
+        told
+    }
+
+    /// Hands each message that was heard since the last time to `take`, with its type.
+    fn read(&self, mut take: impl FnMut(u16, &[u8])) {
         let mut buffer = vec![0; 64 << 10];
         loop {
             let length = match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
-                Err(Errno::EAGAIN) => return heard,
+                Err(Errno::EAGAIN) => return,
                 other => other.unwrap(),
             };
             let mut rest = buffer.get(..length).unwrap();
             while let Some((header, _)) = rest.split_first_chunk::<16>() {
                 let [l0, l1, l2, l3, k0, k1, ..] = *header;
-                let kind = u16::from_ne_bytes([k0, k1]);
-                // Others come and go by themselves.
-                let state = rest.get(24).copied().unwrap_or_default();
-                if !NEIGHBOURS.contains(&kind) || state & PERMANENT != 0 {
-                    heard.push(kind);
-                }
                 let length = usize::try_from(u32::from_ne_bytes([l0, l1, l2, l3])).unwrap();
+                take(u16::from_ne_bytes([k0, k1]), rest.get(..length).unwrap());
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
             }
         }
     }
+}
+
+/// Says what a message tells, if it is of that sort.
+fn word(kind: u16, message: &[u8], index: u32) -> Option<String> {
+    /// `RTM_NEWROUTE` and `RTM_DELROUTE`.
+    const ROUTES: [u16; 2] = [24, 25];
+    const BRIDGE: u8 = 7;
+    const MAIN: u8 = 254;
+    let sign = if kind.is_multiple_of(2) == ROUTES.contains(&kind) {
+        '+'
+    } else {
+        '-'
+    };
+    let (mut destination, mut mac) = (None, None);
+    let mut rest = message.get(28..)?;
+    while let Some((&[l0, l1, k0, k1], _)) = rest.split_first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([l0, l1]));
+        let value = rest.get(4..length)?;
+        match u16::from_ne_bytes([k0, k1]) {
+            1 => destination = address(value),
+            2 => mac = value.try_into().ok().map(Mac),
+            _ => {}
+        }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    let &[family, length, _, _, table, ..] = message.get(16..28)? else {
+        return None;
+    };
+    if ROUTES.contains(&kind) {
+        return (table == MAIN).then(|| format!("{sign}route {}/{length}", destination.unwrap()));
+    }
+    let of = u32::from_ne_bytes(*message.get(20..)?.first_chunk()?);
+    let permanent = message.get(24)? & PERMANENT != 0;
+    let destination = destination.map_or("?".to_owned(), |to| to.to_string());
+    match (kind, family, sign) {
+        _ if of != index || !NEIGHBOURS.contains(&kind) => None,
+        (_, BRIDGE, '+') => Some(format!("+fdb {} {destination}", mac?)),
+        (_, BRIDGE, _) => Some(format!("-fdb {} {destination}", mac?)),
+        // The kernel lets one fail before it deletes it.
+        (_, _, '+') => permanent.then(|| format!("+neigh {destination} {}", mac.unwrap())),
+        (_, _, _) => Some(format!("-neigh {destination}")),
+    }
+}
+
+fn address(value: &[u8]) -> Option<IpAddr> {
+    let v4 = value.try_into().map(|bytes: [u8; 4]| bytes.into());
+    v4.or_else(|_| value.try_into().map(|bytes: [u8; 16]| bytes.into()))
+        .ok()
 }

@@ -23,41 +23,12 @@ fn started(name: &str, body: impl FnOnce(&mut World, &str)) {
     });
 }
 
-/// Waits for a problem in `cairnctl status` that has all of `words`.
-#[track_caller]
-fn reported(node: &Node, words: &[&str]) {
-    eventually(&format!("a problem with {words:?}"), || {
-        let status = node.status();
-        let problems = status
-            .pointer("/calc/properties/Problems")
-            .cloned()
-            .unwrap_or_default();
-        let problems = problems.as_array().cloned().unwrap_or_default();
-        let text = |problem: &serde_json::Value| problem.as_str().unwrap_or_default().to_owned();
-        let found = problems
-            .iter()
-            .map(text)
-            .any(|p| words.iter().all(|word| p.contains(word)));
-        if found {
-            Ok(())
-        } else {
-            Err(format!("{problems:?}"))
-        }
-    });
-}
-
 /// Waits until there is no problem left.
 #[track_caller]
 fn no_problem(node: &Node) {
-    eventually("no problem", || {
-        let status = node.status();
-        match status
-            .pointer("/calc/properties/Problems")
-            .and_then(serde_json::Value::as_array)
-        {
-            Some(problems) if problems.is_empty() => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
+    eventually("no problem", || match node.problems() {
+        Some(problems) if problems.is_empty() => Ok(()),
+        other => Err(format!("{other:?}")),
     });
 }
 
@@ -85,7 +56,7 @@ fn a_broken_document_keeps_its_former_value() {
                 "affinity: host:node-2",
                 "affinity: [host:node-2",
             );
-            reported(node, &["blocks.yaml"]);
+            node.reports(&["blocks.yaml"]);
             assert_eq!(node.kernel_state(), state, "live routes stay");
             fs::write(node.document("blocks.yaml"), good).unwrap();
             no_problem(node);
@@ -106,7 +77,7 @@ fn a_field_of_the_wrong_type_is_reported_by_file_line_and_field() {
                 "cidr: fd00:244::/96\n",
                 "cidr: fd00:244::/96\n  natOutgoing: [1]\n",
             );
-            reported(node, &["pools.yaml:16:", "pods-v6", "natOutgoing"]);
+            node.reports(&["pools.yaml:16:", "pods-v6", "natOutgoing"]);
             assert_eq!(node.kernel_state(), state, "live routes stay");
         },
     );
@@ -124,7 +95,7 @@ fn a_document_that_cannot_be_read_at_the_start_sweeps_nothing() {
             let good = fs::read_to_string(node.document("blocks.yaml")).unwrap();
             fs::write(node.document("blocks.yaml"), "{ broken").unwrap();
             node.start();
-            reported(node, &["blocks.yaml"]);
+            node.reports(&["blocks.yaml"]);
             // Something else still gets through, and so shows that the restart is over.
             node.edit(
                 "workloads.yaml",
@@ -167,8 +138,8 @@ fn an_unknown_kind_and_a_pool_with_host_bits_disturb_nothing() {
              ---\napiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: crooked}\n\
              spec: {cidr: 10.99.0.1/16}\n";
             fs::write(node.document("odd.yaml"), documents).unwrap();
-            reported(node, &["odd.yaml", "Teapot"]);
-            reported(node, &["odd.yaml", "crooked", "10.99.0.1/16"]);
+            node.reports(&["odd.yaml", "Teapot"]);
+            node.reports(&["odd.yaml", "crooked", "10.99.0.1/16"]);
             node.converged();
             assert_eq!(node.kernel_state(), state);
         },
@@ -193,7 +164,7 @@ fn an_endpoint_may_come_before_its_interface() {
                 Err(text)
             }
         });
-        reported(node, &["shop/late", "cali-late"]);
+        node.reports(&["shop/late", "cali-late"]);
         node.converged();
         assert_eq!(node.netns.run("ip route show 10.244.1.9"), "");
         node.netns
@@ -314,11 +285,11 @@ fn a_node_that_the_datastore_does_not_know_is_left_as_it_is() {
             let [node, _] = &mut world.nodes;
             // At run time, and at the start.
             node.edit("nodes.yaml", "name: node-1", "name: node-9");
-            reported(node, &["no Node node-1", "node_name"]);
+            node.reports(&["no Node node-1", "node_name"]);
             assert_eq!(node.kernel_state(), state);
             node.stop();
             node.start();
-            reported(node, &["no Node node-1", "node_name"]);
+            node.reports(&["no Node node-1", "node_name"]);
             assert_eq!(node.kernel_state(), state);
             node.edit("nodes.yaml", "name: node-9", "name: node-1");
             node.converged();
@@ -333,10 +304,10 @@ fn a_lost_node_address_keeps_the_tunnel() {
         let [node, _] = &mut world.nodes;
         let index = node.netns.run("ip -o link show vxlan.calico");
         node.netns.run("ip address del 172.30.0.11/24 dev eth0");
-        reported(node, &["node-1", "172.30.0.11"]);
+        node.reports(&["node-1", "172.30.0.11"]);
         node.stop();
         node.start();
-        reported(node, &["node-1", "172.30.0.11"]);
+        node.reports(&["node-1", "172.30.0.11"]);
         let after = node.netns.run("ip -o link show vxlan.calico");
         assert_eq!(index, after, "neither at run time nor at a start");
         node.netns.run("ip address add 172.30.0.11/24 dev eth0");

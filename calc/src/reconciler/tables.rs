@@ -218,8 +218,8 @@ impl Tables {
 
         offer(&self.link_settings, &SETS, steps);
         offer(&self.tunnel_devices, &SETS, steps);
-        offer(&self.neighbours, &SETS, steps);
         offer(&self.fdb, &SETS, steps);
+        offer(&self.neighbours, &SETS, steps);
         offer(&self.endpoints, &SETS, steps);
         let gate = |op: &Op| flows.gate(op, |pods| self.leads_to(op, pods));
         let is_open = |op: &Op| gate(op) == Gate::Open;
@@ -247,8 +247,8 @@ impl Tables {
             offer(map, clears, steps);
         }
         offer(&self.endpoints, clears, steps);
-        offer(&self.fdb, clears, steps);
         offer(&self.neighbours, clears, steps);
+        offer(&self.fdb, clears, steps);
         offer(&self.tunnel_devices, clears, steps);
     }
 

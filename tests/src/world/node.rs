@@ -290,6 +290,29 @@ impl Node {
         serde_json::from_slice(&stdout).unwrap_or(Value::Null)
     }
 
+    /// Returns what `calc` says is wrong; none if it does not answer.
+    #[must_use]
+    pub fn problems(&self) -> Option<Vec<String>> {
+        let status = self.status();
+        let problems = status.pointer("/calc/properties/Problems")?.as_array()?;
+        let text = |problem: &Value| problem.as_str().map(str::to_owned);
+        problems.iter().map(text).collect()
+    }
+
+    /// Waits for a problem that has all of `words`.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn reports(&self, words: &[&str]) {
+        eventually(&format!("a problem with {words:?}"), || {
+            let problems = self.problems();
+            let has = |text: &String| words.iter().all(|word| text.contains(word));
+            let found = problems.iter().flatten().any(has);
+            found.then_some(()).ok_or_else(|| format!("{problems:?}"))
+        });
+    }
+
     /// Waits until all that the datastore asks for is in the kernel, and returns how long it took.
     ///
     /// # Panics
