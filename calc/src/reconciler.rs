@@ -5,6 +5,7 @@
 //! kernel holds ends in a new lease. Nothing is written before the datastore has shown all that it
 //! holds and the helper all that the kernel does.
 
+mod devices;
 mod links;
 mod notice;
 mod steps;
@@ -27,6 +28,7 @@ use ipnet::IpNet;
 
 pub(crate) use self::notice::{Contested, OldFlows};
 use self::{
+    devices::Devices,
     links::{Doubt, Links},
     steps::Steps,
     tables::Tables,
@@ -150,6 +152,7 @@ struct Flight {
 pub struct Reconciler {
     tables: Tables,
     links: Links,
+    devices: Devices,
     flows: Flows,
     peer: Peer,
     datastore: Datastore,
@@ -157,6 +160,8 @@ pub struct Reconciler {
     welcomed: bool,
     /// Whether the kernel is to be read back once the request in flight is answered.
     resync: bool,
+    /// Whether it is to be read back once all changes are made.
+    reread: bool,
     notices: VecDeque<Notice>,
     clean: VecDeque<IpAddr>,
     next_id: u64,
@@ -207,8 +212,9 @@ impl Reconciler {
                 if let LinkEvent::Set(state) = &event {
                     self.flows.link(state);
                 }
+                self.devices.hear(&event, &self.links);
                 if let Some(doubt) = self.links.take(event, &mut self.tables) {
-                    self.doubt(now, &doubt);
+                    self.tables.doubt(&doubt);
                     if let Peer::Busy(flight) = &mut self.peer {
                         flight.doubts.push(doubt);
                     }
@@ -221,6 +227,7 @@ impl Reconciler {
     pub fn poll(&mut self, now: Instant) -> Option<Output> {
         let lane = self.lane();
         if lane.is_some() {
+            self.review_links(now);
             let mut news = Vec::new();
             self.flows.start(self.tables.sets_of_routes());
             self.flows.review(now, &self.tables, &mut news);
@@ -238,6 +245,10 @@ impl Reconciler {
         }
         let (grant, is_free) = lane?;
         let batch = is_free.then(|| self.changes(now, grant)).flatten();
+        if is_free && batch.is_none() && self.reread {
+            self.peer = Peer::Greeting;
+            return Some(Output::Hello);
+        }
         let id = BatchId(self.next_id);
         let batch = batch.or_else(|| self.flows.poll(now, grant.lease, id, grant.max_steps))?;
         self.next_id += 1;
@@ -396,16 +407,6 @@ impl Reconciler {
         }
     }
 
-    /// Takes in what has become doubtful, and what others have done to a tunnel device.
-    fn doubt(&mut self, now: Instant, doubt: &Doubt) {
-        self.tables.doubt(doubt);
-        if let Some(tunnel) = doubt.tunnel
-            && let Some(deed) = self.links.deed(doubt, self.tables.tunnel_device(tunnel))
-        {
-            self.tables.undone(now, tunnel, &deed);
-        }
-    }
-
     fn welcome(&mut self, now: Instant, welcome: &Welcome, observed: Vec<Observed>) {
         if !matches!(self.peer, Peer::Greeting) {
             return;
@@ -413,6 +414,8 @@ impl Reconciler {
         self.flows.observed(&observed);
         let (links, recovered) = self.tables.resync(now, observed);
         self.links = Links::new(links);
+        self.devices.take_suspects();
+        self.reread = false;
         self.notify(recovered.into_iter().map(Notice::Recovered).collect());
         let size = |number| usize::try_from(number).unwrap_or(usize::MAX);
         self.welcomed = true;
@@ -452,7 +455,7 @@ impl Reconciler {
             self.tables.retry_not_tried();
         }
         for doubt in &flight.doubts {
-            self.doubt(now, doubt);
+            self.tables.doubt(doubt);
         }
         self.notify(notices);
         if self.telling == Telling::Done {

@@ -263,6 +263,12 @@ impl<K: Kind> Table<K> {
         self.tracker.actual(key)
     }
 
+    /// Returns whether any key that is as `is_meant` says is there.
+    pub(crate) fn has_any(&self, is_meant: impl Fn(&K::Key) -> bool) -> bool {
+        let mut all = self.tracker.iter();
+        all.any(|(key, _, actual)| actual != Actual::Absent && is_meant(key))
+    }
+
     /// Returns what the keys of a range should be and what they are.
     pub(crate) fn range(
         &self,

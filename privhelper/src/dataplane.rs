@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ipc_proto::{Lane, Observed, Op, OpError, Step};
+use ipc_proto::{Lane, LinkRole, LinkState, Observed, Op, OpError, Step, Tunnel, TunnelDevice};
 use nix::errno::Errno;
 
 use crate::{
@@ -106,7 +106,7 @@ impl Dataplane {
                 Op::Neighbour(key, mac) => neighbours.push((key, *mac)),
                 Op::Fdb(key, destination) => fdb.push((key, *destination)),
                 Op::TunnelDevice(tunnel, device) => {
-                    outcomes.push(self.netlink.tunnel(*tunnel, device.as_ref()));
+                    outcomes.push(self.set_tunnel(*tunnel, device.as_ref()));
                 }
                 Op::LinkSettings(link, profile) => outcomes.push(match profile {
                     None => Ok(()),
@@ -133,6 +133,24 @@ impl Dataplane {
         outcomes.extend(self.netlink.neighbours(&neighbours));
         outcomes.extend(self.netlink.fdb(&fdb));
         outcomes
+    }
+
+    /// Makes a tunnel device as it shall be, or removes it.
+    fn set_tunnel(&mut self, tunnel: Tunnel, device: Option<&TunnelDevice>) -> Result<(), OpError> {
+        self.netlink.tunnel(tunnel, device)?;
+        // Nobody is told of the end of an interface that was never seen.
+        self.watched.refresh();
+        let is_seen = |state: &LinkState| state.role == LinkRole::Tunnel(tunnel);
+        if device.is_some() && !self.watched.links().iter().any(is_seen) {
+            return Err(OpError::Kernel {
+                call: format!(
+                    "{}: removed by another program as soon as it was made",
+                    self.policy.tunnel(tunnel)
+                ),
+                errno: errno_number(Errno::ENODEV),
+            });
+        }
+        Ok(())
     }
 
     /// Gives all that is ours to `sink`, interfaces first, and returns the number of the feed that

@@ -97,11 +97,7 @@ fn word(kind: u16, message: &[u8], index: u32) -> Option<String> {
     const ROUTES: [u16; 2] = [24, 25];
     const BRIDGE: u8 = 7;
     const MAIN: u8 = 254;
-    let sign = if kind.is_multiple_of(2) == ROUTES.contains(&kind) {
-        '+'
-    } else {
-        '-'
-    };
+    let sign = if kind.is_multiple_of(2) { '+' } else { '-' };
     let (mut destination, mut mac) = (None, None);
     let mut rest = message.get(28..)?;
     while let Some((&[l0, l1, k0, k1], _)) = rest.split_first_chunk::<4>() {

@@ -70,7 +70,22 @@ fn lacks(node: &Node, line: &str, words: &[&str]) {
 fn is_again(node: &Node, before: &str) {
     eventually("the kernel as before", || {
         let now = node.kernel_state();
-        (now == before).then_some(()).ok_or(now)
+        (now == before)
+            .then_some(())
+            .ok_or_else(|| differing(before, &now))
     });
     node.converged();
+}
+
+/// Returns the lines that only one of two texts has.
+fn differing(before: &str, now: &str) -> String {
+    let only = |sign, a: &str, b: &str| {
+        let lines = a
+            .lines()
+            .filter(|line| !b.lines().any(|other| other == *line));
+        lines
+            .map(|line| format!("{sign}{line}\n"))
+            .collect::<String>()
+    };
+    only('-', before, now) + &only('+', now, before)
 }

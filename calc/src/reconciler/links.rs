@@ -9,11 +9,10 @@ use std::{
     net::IpAddr,
 };
 
-use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Tunnel, TunnelDevice};
+use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Tunnel};
 use ipnet::IpNet;
 
 use super::tables::Tables;
-use crate::delta::Actual;
 
 /// State that the kernel may have dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,27 +21,28 @@ pub(super) struct Doubt {
     pub(super) link: Link,
     /// Whether the interface itself is gone.
     pub(super) gone: bool,
-    /// Whether the kernel has dropped routes or neighbours.
-    pub(super) lost: bool,
-    /// The tunnel device that the interface is or was.
-    pub(super) tunnel: Option<Tunnel>,
     /// The addresses that are no longer the interface's.
     pub(super) addresses: BTreeSet<IpAddr>,
 }
 
 /// The interfaces as last heard of.
 #[derive(Debug, Default)]
-pub(super) struct Links(BTreeMap<Link, LinkState>);
+pub(super) struct Links {
+    states: BTreeMap<Link, LinkState>,
+    /// The indexes of those that are gone by their name and on which something hung.
+    left: BTreeSet<u32>,
+    /// One of those is there by another name.
+    renamed: bool,
+}
 
 impl Links {
     /// Starts with all that there are.
     pub(super) fn new(links: Vec<LinkState>) -> Self {
-        Self(
-            links
-                .into_iter()
-                .map(|state| (state.link.clone(), state))
-                .collect(),
-        )
+        let states = links.into_iter().map(|state| (state.link.clone(), state));
+        Self {
+            states: states.collect(),
+            ..Self::default()
+        }
     }
 
     /// Takes in a change, tries again what failed on an interface that is there, and returns what
@@ -50,55 +50,53 @@ impl Links {
     pub(super) fn take(&mut self, event: LinkEvent, tables: &mut Tables) -> Option<Doubt> {
         match event {
             LinkEvent::Gone(link) => {
-                let before = self.0.remove(&link);
+                if tables.has_any_on(&link) {
+                    self.left.insert(link.index);
+                }
+                let before = self.states.remove(&link);
                 Some(Doubt {
                     link,
                     gone: true,
-                    lost: true,
-                    tunnel: before.as_ref().and_then(tunnel),
                     addresses: before.as_ref().map(addresses).unwrap_or_default(),
                 })
             }
             LinkEvent::Set(state) => {
                 tables.retry_on(&state.link);
-                let before = self.0.insert(state.link.clone(), state.clone());
-                let addresses = before.as_ref().map(|before| missing(before, &state));
-                let addresses = addresses.unwrap_or_default();
-                let lost = before.is_some_and(|before| drops(&before, &state));
-                let lost = lost || !addresses.is_empty();
-                let tunnel = tunnel(&state);
-                (lost || tunnel.is_some()).then_some(Doubt {
-                    link: state.link,
+                let link = state.link.clone();
+                let Some(before) = self.states.insert(link.clone(), state.clone()) else {
+                    self.renamed |= self.left.remove(&link.index);
+                    return None;
+                };
+                let addresses: BTreeSet<IpAddr> = addresses(&before)
+                    .difference(&addresses(&state))
+                    .copied()
+                    .collect();
+                (drops(&before, &state) || !addresses.is_empty()).then_some(Doubt {
+                    link,
                     gone: false,
-                    lost,
-                    tunnel,
                     addresses,
                 })
             }
         }
     }
 
-    /// Returns what others have done to a tunnel device, by what is seen of it: the interface that is
-    /// `doubtful` is or was it.
-    pub(super) fn deed(&self, doubtful: &Doubt, made: Actual<&TunnelDevice>) -> Option<String> {
-        let (tunnel, made) = (doubtful.tunnel?, made.known()?);
-        let devices = self.0.values();
-        let device = devices.filter(|state| state.role == LinkRole::Tunnel(tunnel));
-        let Some(device) = device.max_by_key(|state| (state.up, state.link.index)) else {
-            return Some(format!("{} was removed or renamed", doubtful.link.name));
-        };
-        let deed = if !device.up {
-            "was set down".to_owned()
-        } else if device.mac != Some(made.mac) {
-            "got another MAC address".to_owned()
-        } else if device.mtu != made.mtu {
-            format!("got the MTU {}", device.mtu)
-        } else if !own(device).eq([&IpNet::from(made.address)]) {
-            "got other addresses".to_owned()
-        } else {
-            return None;
-        };
-        Some(format!("{} {deed}", device.link.name))
+    /// Takes in that all that was told at a time has been heard, and returns whether something
+    /// hangs on an interface that has another name now, so that it has to be read.
+    pub(super) fn settle(&mut self) -> bool {
+        self.left.clear();
+        std::mem::take(&mut self.renamed)
+    }
+
+    /// Returns the interface.
+    pub(super) fn get(&self, link: &Link) -> Option<&LinkState> {
+        self.states.get(link)
+    }
+
+    /// Returns the tunnel device: one that is up, and then the newest.
+    pub(super) fn tunnel(&self, tunnel: Tunnel) -> Option<&LinkState> {
+        let states = self.states.values();
+        let devices = states.filter(|state| state.role == LinkRole::Tunnel(tunnel));
+        devices.max_by_key(|state| (state.up, state.link.index))
     }
 }
 
@@ -110,29 +108,8 @@ fn drops(before: &LinkState, state: &LinkState) -> bool {
         || before.mtu > state.mtu
 }
 
-/// Returns the addresses that an interface had before and has no more.
-fn missing(before: &LinkState, state: &LinkState) -> BTreeSet<IpAddr> {
-    let (before, now) = (addresses(before), addresses(state));
-    before.difference(&now).copied().collect()
-}
-
 fn addresses(state: &LinkState) -> BTreeSet<IpAddr> {
     state.addresses.iter().map(IpNet::addr).collect()
-}
-
-/// The addresses of a device without those that the kernel gives it.
-fn own(device: &LinkState) -> impl Iterator<Item = &IpNet> {
-    device.addresses.iter().filter(|net| match net.addr() {
-        IpAddr::V4(_) => true,
-        IpAddr::V6(address) => !address.is_unicast_link_local(),
-    })
-}
-
-fn tunnel(state: &LinkState) -> Option<Tunnel> {
-    match state.role {
-        LinkRole::Tunnel(tunnel) => Some(tunnel),
-        LinkRole::Workload | LinkRole::Uplink | LinkRole::Other => None,
-    }
 }
 
 #[cfg(test)]
@@ -193,22 +170,7 @@ mod tests {
         ] {
             let mut links = Links::new(vec![before.clone()]);
             let doubt = links.take(LinkEvent::Set(after.clone()), &mut Tables::default());
-            let lost = doubt.is_some_and(|doubt| doubt.lost);
-            assert_eq!(lost, doubtful, "{before:?} {after:?}");
+            assert_eq!(doubt.is_some(), doubtful, "{before:?} {after:?}");
         }
-    }
-
-    #[test]
-    fn a_tunnel_device_that_is_gone_is_known_by_its_link() {
-        let mut links = Links::new(vec![state()]);
-        let gone = LinkEvent::Gone(state().link);
-        let doubt = links.take(gone.clone(), &mut Tables::default());
-        assert_eq!(
-            doubt.and_then(|doubt| doubt.tunnel),
-            Some(Tunnel::VxlanV4),
-            "as it was"
-        );
-        let again = links.take(gone, &mut Tables::default());
-        assert_eq!(again.and_then(|doubt| doubt.tunnel), None);
     }
 }

@@ -12,6 +12,7 @@ use ipc_proto::{
 use ipnet::IpNet;
 
 use super::{
+    devices::Finding,
     links::Doubt,
     steps::{Steps, hops},
 };
@@ -106,13 +107,8 @@ impl Tables {
         let Doubt {
             link,
             gone,
-            lost,
-            tunnel: _,
             addresses,
         } = doubt;
-        if !lost {
-            return;
-        }
         if *gone {
             // What has the interface in its key cannot even be named any more.
             self.link_settings
@@ -137,14 +133,29 @@ impl Tables {
         });
     }
 
-    /// Returns what a tunnel device is.
-    pub(super) fn tunnel_device(&self, tunnel: Tunnel) -> Actual<&TunnelDevice> {
-        self.tunnel_devices.actual(&tunnel)
+    /// Returns whether anything is known to hang on an interface that has it in its key.
+    pub(super) fn has_any_on(&self, link: &Link) -> bool {
+        self.neighbours.has_any(|key| key.link == *link)
+            || self.fdb.has_any(|key| key.link == *link)
+            || self.endpoints.has_any(|key| key == link)
+            || self.attachments.has_any(|key| key.link == *link)
     }
 
-    /// Takes in that others have undone what was made of a tunnel device, and how.
-    pub(super) fn undone(&mut self, now: Instant, tunnel: Tunnel, deed: &str) {
-        self.tunnel_devices.undone(now, &tunnel, deed);
+    /// Takes in what has become of a tunnel device, by what is seen of it.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        tunnel: Tunnel,
+        compare: impl FnOnce(&TunnelDevice) -> Finding,
+    ) {
+        let made = self.tunnel_devices.actual(&tunnel).known();
+        match made.map_or(Finding::Right, compare) {
+            Finding::Right => {}
+            Finding::Replaced => self
+                .tunnel_devices
+                .doubt(&Actual::Wrong, |key, _| *key == tunnel),
+            Finding::Undone(deed) => self.tunnel_devices.undone(now, &tunnel, &deed),
+        }
     }
 
     /// Returns what others undo again and again, by what would make it.

@@ -211,6 +211,8 @@ fn links_that_come_and_go_under_its_hands_disturb_no_other() {
                 }
             });
             churn.join().unwrap();
+            // What the programs know of interfaces that are gone goes with a reading.
+            assert!(node.cairnctl("resync").status().unwrap().success());
             is_again(node, &before);
             let loss = bystander.stop();
             assert!(loss.lost.is_empty(), "{loss:?}");

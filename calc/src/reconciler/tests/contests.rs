@@ -186,6 +186,29 @@ fn a_device_in_the_making_is_not_undone() {
 }
 
 #[test]
+fn a_device_that_came_and_went_unseen_is_missed() {
+    let mut bench = Bench::new(Vec::new());
+    bench.want(&set());
+    assert_eq!(bench.ops(), [set()]);
+    bench.ack(Vec::new());
+    bench.handle(Input::Link(LinkEvent::Gone(seen(7).link)));
+    assert_eq!(bench.ops(), [set()]);
+}
+
+#[test]
+fn a_device_in_the_place_of_another_is_made_sure_of_and_was_not_undone() {
+    let mut bench = standing();
+    for index in 8..20 {
+        bench.handle(Input::Link(LinkEvent::Gone(seen(index - 1).link)));
+        bench.link(seen(index));
+        assert_eq!(bench.ops(), [set()]);
+        bench.ack(Vec::new());
+        assert_eq!(bench.poll(), None);
+    }
+    assert!(bench.contested().is_empty());
+}
+
+#[test]
 fn another_device_is_another_matter() {
     let mut bench = standing();
     let other = TunnelDevice {

@@ -154,3 +154,45 @@ fn a_device_that_was_made_anew_is_cleared_when_it_is_not_wanted() {
     bench.want(&Op::TunnelDevice(Tunnel::VxlanV4, None));
     assert_eq!(bench.ops(), [Op::TunnelDevice(Tunnel::VxlanV4, None)]);
 }
+
+#[test]
+fn what_hung_on_a_link_that_has_another_name_is_cleared_and_then_read() {
+    let renamed = |index| LinkState {
+        link: Link {
+            index,
+            name: "cali2".parse().unwrap(),
+        },
+        ..state(index, true)
+    };
+    let before = vec![
+        Observed::Link(state(7, true)),
+        observed(neighbour(Some(1))),
+        observed(route(true)),
+    ];
+    let mut bench = Bench::new(before.clone());
+    bench.want(&neighbour(Some(1)));
+    bench.want(&route(true));
+    assert_eq!(bench.poll(), None);
+    bench.handle(Input::Link(LinkEvent::Gone(link(7))));
+    bench.handle(Input::Link(LinkEvent::Set(renamed(7))));
+    bench.want(&neighbour(None));
+    bench.want(&route(false));
+    assert_eq!(bench.ops(), [route(false)]);
+    bench.ack(Vec::new());
+    let stray = NeighbourKey {
+        link: renamed(7).link,
+        address: [192, 0, 2, 1].into(),
+    };
+    bench.welcome(vec![Observed::Neighbour(stray.clone(), Mac([1; 6]))]);
+    assert_eq!(bench.ops(), [Op::Neighbour(stray, None)]);
+    bench.ack(Vec::new());
+    assert_eq!(bench.poll(), None);
+
+    // Nothing is left of one that is gone for good, whatever comes later.
+    let mut bench = Bench::new(before);
+    bench.handle(Input::InSync { complete: false });
+    bench.handle(Input::Link(LinkEvent::Gone(link(7))));
+    assert_eq!(bench.poll(), None);
+    bench.handle(Input::Link(LinkEvent::Set(renamed(7))));
+    assert_eq!(bench.poll(), None);
+}
