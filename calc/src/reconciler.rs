@@ -5,6 +5,7 @@
 //! kernel holds ends in a new lease. Nothing is written before the datastore has shown all that it
 //! holds and the helper all that the kernel does.
 
+mod grace;
 mod links;
 mod notice;
 mod steps;
@@ -15,7 +16,7 @@ mod tests;
 use std::{
     collections::{BTreeMap, VecDeque},
     net::IpAddr,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use ipc_proto::{
@@ -27,6 +28,7 @@ use ipnet::IpNet;
 
 pub(crate) use self::notice::OldFlows;
 use self::{
+    grace::Grace,
     links::{Doubt, Links},
     steps::Steps,
     tables::Tables,
@@ -150,6 +152,7 @@ struct Flight {
 pub struct Reconciler {
     tables: Tables,
     links: Links,
+    grace: Grace,
     flows: Flows,
     peer: Peer,
     datastore: Datastore,
@@ -173,6 +176,14 @@ impl Reconciler {
         reconciler
     }
 
+    /// Has a route that nobody wants spared for this long on a workload's link that is new, since
+    /// it may be wanted soon: 10 seconds if nothing is said.
+    #[must_use]
+    pub fn with_grace(mut self, period: Duration) -> Self {
+        self.grace = Grace::new(period);
+        self
+    }
+
     /// Says what one key should be.
     ///
     /// # Errors
@@ -180,7 +191,13 @@ impl Reconciler {
     /// If there is no table for ops of its kind.
     pub fn want(&mut self, op: Op) -> Result<(), Unplaced> {
         self.flows.want(&op);
-        self.tables.want(op)
+        let ends = self.grace.ends_with(&op);
+        self.tables.want(op)?;
+        if ends {
+            self.tables
+                .spare_only(|route| self.grace.until(route).is_some());
+        }
+        Ok(())
     }
 
     /// Takes in what happened.
@@ -195,7 +212,7 @@ impl Reconciler {
             }
             Input::Connected => self.restart(Peer::Fresh),
             Input::Disconnected => self.restart(Peer::Gone),
-            Input::Welcome(welcome, observed) => self.welcome(&welcome, observed),
+            Input::Welcome(welcome, observed) => self.welcome(now, &welcome, observed),
             Input::Ack(ack) => self.ack(now, ack),
             Input::Flushed(done) => self.flushed(now, done),
             Input::Resync => match self.peer {
@@ -204,8 +221,12 @@ impl Reconciler {
                 Peer::Gone | Peer::Fresh => {}
             },
             Input::Link(event) => {
-                if let LinkEvent::Set(state) = &event {
-                    self.flows.link(state);
+                match &event {
+                    LinkEvent::Set(state) => {
+                        self.flows.link(state);
+                        self.grace.seen(now, state);
+                    }
+                    LinkEvent::Gone(link) => self.grace.gone(link.index),
                 }
                 if let Some(doubt) = self.links.take(event, &mut self.tables) {
                     self.tables.doubt(&doubt);
@@ -390,12 +411,15 @@ impl Reconciler {
         }
     }
 
-    fn welcome(&mut self, welcome: &Welcome, observed: Vec<Observed>) {
+    fn welcome(&mut self, now: Instant, welcome: &Welcome, observed: Vec<Observed>) {
         if !matches!(self.peer, Peer::Greeting) {
             return;
         }
         self.flows.observed(&observed);
+        self.grace.all(now, &observed);
+        let spared = self.grace.spared(&observed);
         let (links, recovered) = self.tables.resync(observed);
+        self.tables.spare(spared);
         self.links = Links::new(links);
         self.notify(recovered.into_iter().map(Notice::Recovered).collect());
         let size = |number| usize::try_from(number).unwrap_or(usize::MAX);

@@ -94,7 +94,9 @@ pub(crate) struct Table<K: Kind> {
     tracker: DeltaTracker<K::Key, K::Value>,
     ready: Ready<K::Key>,
     holds: BTreeMap<K::Key, Hold>,
-    /// The holds that end by themselves.
+    /// What nobody wants and is not to be swept before then.
+    spared: BTreeMap<K::Key, Instant>,
+    /// The holds that end by themselves, and the ends of sparing.
     timers: BTreeSet<(Instant, K::Key)>,
     told: Told<K>,
 }
@@ -145,6 +147,7 @@ impl<K: Kind> Default for Table<K> {
             tracker: DeltaTracker::default(),
             ready: Ready::default(),
             holds: BTreeMap::new(),
+            spared: BTreeMap::new(),
             timers: BTreeSet::new(),
             told: Told::default(),
         }
@@ -176,6 +179,7 @@ impl<K: Kind> Table<K> {
         let Self { tracker, told, .. } = self;
         tracker.replace_actual(all, |key, was| told.note(key, || was.known()));
         self.timers.clear();
+        self.spared.clear();
         for hold in self.holds.values_mut() {
             hold.wait = Wait::Over;
         }
@@ -192,6 +196,28 @@ impl<K: Kind> Table<K> {
             }
         }
         recovered
+    }
+
+    /// Has what nobody wants stay until then.
+    pub(crate) fn spare(&mut self, until: BTreeMap<K::Key, Instant>) {
+        for (key, at) in until {
+            if self.ready.sweeps.remove(&key) {
+                self.timers.insert((at, key.clone()));
+                self.spared.insert(key, at);
+            }
+        }
+    }
+
+    /// Lets go of those that are no longer to stay.
+    pub(crate) fn spare_only(&mut self, stays: impl Fn(&K::Value) -> bool) {
+        let is_over = |key: &&K::Key| match self.tracker.actual(key) {
+            Actual::Is(value) => !stays(value),
+            Actual::Absent | Actual::Wrong => true,
+        };
+        let over: Vec<K::Key> = self.spared.keys().filter(is_over).cloned().collect();
+        for key in over {
+            self.wake(key);
+        }
     }
 
     /// Takes in what became of a change: made, or not and why.
@@ -353,10 +379,16 @@ impl<K: Kind> Table<K> {
         match self.tracker.change(&key) {
             None => {
                 self.release(&key);
+                self.release_spared(&key);
             }
             Some(after) => {
+                if after != Change::Sweep {
+                    self.release_spared(&key);
+                }
                 let waits = |hold: &Hold| hold.wait != Wait::Over;
-                if (K::CLEARS || after.sets()) && !self.holds.get(&key).is_some_and(waits) {
+                let waits =
+                    self.spared.contains_key(&key) || self.holds.get(&key).is_some_and(waits);
+                if (K::CLEARS || after.sets()) && !waits {
                     self.ready.of_mut(after).insert(key);
                 }
             }
@@ -364,6 +396,9 @@ impl<K: Kind> Table<K> {
     }
 
     fn wake(&mut self, key: K::Key) {
+        if self.release_spared(&key) {
+            self.change(key.clone(), |_, _| ());
+        }
         if let Some(hold) = self.holds.get_mut(&key) {
             if let Wait::Until(at) = hold.wait {
                 self.timers.remove(&(at, key.clone()));
@@ -371,6 +406,12 @@ impl<K: Kind> Table<K> {
             hold.wait = Wait::Over;
             self.change(key, |_, _| ());
         }
+    }
+
+    /// Has a key be spared no longer, but does not file it. Returns whether it was.
+    fn release_spared(&mut self, key: &K::Key) -> bool {
+        let until = self.spared.remove(key);
+        until.is_some_and(|at| self.timers.remove(&(at, key.clone())))
     }
 
     /// Removes the hold of a key, but does not file it.

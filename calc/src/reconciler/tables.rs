@@ -2,7 +2,7 @@
 //!
 //! Make before break: what a packet needs is set before what leads to it, and cleared after.
 
-use std::{net::IpAddr, time::Instant};
+use std::{collections::BTreeMap, net::IpAddr, time::Instant};
 
 use ipc_proto::{
     BpfRoute, KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKey, RouteKind,
@@ -94,6 +94,16 @@ impl Tables {
         recovered.extend(resync(&mut self.endpoints, endpoints));
         recovered.extend(resync(&mut self.attachments, attachments));
         (links, recovered)
+    }
+
+    /// Has routes that nobody wants stay until then.
+    pub(super) fn spare(&mut self, routes: BTreeMap<RouteKey, Instant>) {
+        self.kernel_routes.spare(routes);
+    }
+
+    /// Lets go of those that are no longer to stay.
+    pub(super) fn spare_only(&mut self, stays: impl Fn(&KernelRoute) -> bool) {
+        self.kernel_routes.spare_only(stays);
     }
 
     /// Takes in that the kernel may have dropped what hung on an interface.

@@ -7,6 +7,7 @@
 )]
 
 mod failures;
+mod grace;
 mod links;
 
 use std::time::Duration;

@@ -71,7 +71,7 @@ impl Node {
         Self {
             name: config.node_name.clone(),
             calculator: Calculator::new(config.node_name.clone()),
-            reconciler: Reconciler::default(),
+            reconciler: Reconciler::default().with_grace(config.route_cleanup_grace_period),
             requests: None,
             refresh_interval: config.route_refresh_interval,
             refresh: None,
@@ -120,7 +120,11 @@ impl Node {
                 }
                 self.resyncs += 1;
                 self.refresh = self.refresh_interval.map(|interval| now + interval);
-                let links = observed.iter().filter_map(link).cloned().collect();
+                let links = observed
+                    .iter()
+                    .filter_map(Observed::link)
+                    .cloned()
+                    .collect();
                 self.calculator.handle(Event::Links(links));
                 Input::Welcome(welcome, observed)
             }
@@ -327,20 +331,5 @@ impl Node {
             *published = status;
             changed
         });
-    }
-}
-
-fn link(observed: &Observed) -> Option<&ipc_proto::LinkState> {
-    match observed {
-        Observed::Link(state) => Some(state),
-        Observed::LinkSettings(..)
-        | Observed::TunnelDevice(..)
-        | Observed::Neighbour(..)
-        | Observed::Fdb(..)
-        | Observed::BpfRoute(..)
-        | Observed::KernelRoute(..)
-        | Observed::Endpoint(..)
-        | Observed::Attachment(_)
-        | Observed::Rule(_) => None,
     }
 }

@@ -48,6 +48,7 @@ fn config(dir: &TempDir, interval: Option<Duration>) -> (Config, UnixListener) {
         datastore_dir,
         runtime_dir: dir.path().to_owned(),
         route_refresh_interval: interval,
+        route_cleanup_grace_period: Duration::ZERO,
         face_users: Vec::new(),
     };
     let listener = UnixListener::bind(dir.path().join(bus::socket::CALC)).unwrap();

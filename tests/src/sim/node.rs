@@ -7,9 +7,7 @@ use std::{
 };
 
 use calc::{Calculator, FeedOrder, Input, Output, Reconciler, event::Event};
-use ipc_proto::{
-    Ack, Batch, BatchId, FlowsDone, Lane, LinkEvent, LinkState, Observed, Op, OpError, view,
-};
+use ipc_proto::{Ack, Batch, BatchId, FlowsDone, Lane, LinkEvent, Observed, Op, OpError, view};
 use ipnet::IpNet;
 
 use super::{
@@ -184,7 +182,11 @@ impl Node {
                 if self.bug == Some(Bug::SnapshotIgnored) {
                     observed.retain(|item| matches!(item, Observed::Link(_)));
                 }
-                let links = observed.iter().filter_map(link).cloned().collect();
+                let links = observed
+                    .iter()
+                    .filter_map(Observed::link)
+                    .cloned()
+                    .collect();
                 self.calculator.handle(Event::Links(links));
                 self.handle(now, Input::Welcome(welcome, observed));
                 self.links(now, held);
@@ -417,20 +419,5 @@ pub(super) fn is_set(op: &Op) -> bool {
         | Op::ProgramSettings(_)
         | Op::Masquerade(_)
         | Op::FlowFlush(_) => true,
-    }
-}
-
-fn link(observed: &Observed) -> Option<&LinkState> {
-    match observed {
-        Observed::Link(state) => Some(state),
-        Observed::LinkSettings(..)
-        | Observed::TunnelDevice(..)
-        | Observed::Neighbour(..)
-        | Observed::Fdb(..)
-        | Observed::BpfRoute(..)
-        | Observed::Endpoint(..)
-        | Observed::Attachment(_)
-        | Observed::Rule(_)
-        | Observed::KernelRoute(..) => None,
     }
 }

@@ -110,7 +110,7 @@ impl Node {
             "calc.toml",
             format!(
                 "node_name = '{}'\ndatastore_dir = '{here}/datastore'\nruntime_dir = '{here}/run'\n\
-                 route_refresh_interval = {REFRESH}\n",
+                 route_refresh_interval = {REFRESH}\nroute_cleanup_grace_period = 1\n",
                 self.name
             ),
         );
