@@ -4,6 +4,7 @@ mod calculator;
 mod config;
 mod conflict;
 mod consumers;
+mod convergence;
 mod dataplane;
 pub mod datastore;
 mod delta;

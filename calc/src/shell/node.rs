@@ -19,6 +19,7 @@ use crate::{
     calculator::Calculator,
     config::Config,
     consumers::{Consumers, Signal},
+    convergence::Convergence,
     dataplane,
     datastore::Update,
     event::Event,
@@ -36,6 +37,7 @@ const MAX_ROWS: usize = 1000;
 pub(super) struct Node {
     /// The name of this node in the datastore.
     name: String,
+    convergence: Convergence,
     calculator: Calculator,
     reconciler: Reconciler,
     /// The way to the helper.
@@ -70,6 +72,7 @@ impl Node {
     ) -> Self {
         Self {
             name: config.node_name.clone(),
+            convergence: Convergence::new(config.node_name.clone()),
             calculator: Calculator::new(config.node_name.clone()),
             reconciler: Reconciler::default().with_grace(config.route_cleanup_grace_period),
             requests: None,
@@ -89,9 +92,9 @@ impl Node {
     }
 
     /// Takes in what the datastore tells.
-    pub(super) fn update(&mut self, update: Update) {
+    pub(super) fn update(&mut self, now: Instant, update: Update) {
         for event in update.events {
-            self.calculator.handle(event);
+            self.calculator.handle(self.convergence.handle(now, event));
         }
         self.datastore_problems.set(update.problems);
         self.complete = Some(update.complete);
@@ -165,6 +168,9 @@ impl Node {
 
     /// Computes what follows, asks for it, and publishes how things stand.
     pub(super) fn settle(&mut self, now: Instant) {
+        for event in self.convergence.poll(now) {
+            self.calculator.handle(event);
+        }
         self.resolve(now);
         if self.refresh.is_some_and(|at| at <= now) {
             self.refresh = None;
@@ -303,7 +309,11 @@ impl Node {
 
     /// Returns when to [`settle`](Self::settle) again if nothing happens.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let timeouts = [self.reconciler.poll_timeout(), self.refresh];
+        let timeouts = [
+            self.reconciler.poll_timeout(),
+            self.convergence.poll_timeout(),
+            self.refresh,
+        ];
         timeouts.into_iter().flatten().min()
     }
 
