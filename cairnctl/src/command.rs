@@ -60,7 +60,7 @@ struct Tables {
 impl Tables {
     fn kinds(self) -> &'static [Kind] {
         match self {
-            Self { kernel: true, .. } => &[Kind::KernelRoutes],
+            Self { kernel: true, .. } => &[Kind::KernelRoutes, Kind::Rules],
             Self {
                 neighbours: true, ..
             } => &[Kind::Neighbours, Kind::Fdb],

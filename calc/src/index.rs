@@ -28,6 +28,19 @@ use crate::{
     route::{NodeName, Tunnels},
 };
 
+/// The table for routes to workloads of this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WorkloadTable {
+    /// The main table.
+    #[default]
+    Main,
+    /// The helper's second table: a VRF's, whose device leads there, or another, to which a rule leads.
+    Second {
+        /// The priority of that rule, in each family; without one, none is made.
+        rule: Option<u32>,
+    },
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -42,6 +55,7 @@ pub(crate) struct Index {
     pub(crate) links: Links,
     pub(crate) config: Config,
     pub(crate) services: Services,
+    pub(crate) workload_table: WorkloadTable,
 }
 
 /// Who uses a prefix: a workload, or else the ends of tunnels.
@@ -70,6 +84,7 @@ impl Index {
             links: Links::default(),
             config: Config::default(),
             services: Services::default(),
+            workload_table: WorkloadTable::default(),
         }
     }
 

@@ -26,6 +26,7 @@ pub use self::{
     calculator::Calculator,
     config::{Config, ConfigError},
     dataplane::{FeedOrder, Gap},
+    index::WorkloadTable,
     reconciler::{Counts, Input, Notice, Output, Reconciler, Told, Unplaced},
     shell::ShellError,
     start::{StartError, start},

@@ -17,7 +17,7 @@ use ipc_proto::{Op, OpError, view::Row};
 
 pub(crate) use self::hold::backoff;
 pub(crate) use self::kinds::{
-    Attachments, BpfRoutes, Endpoints, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours,
+    Attachments, BpfRoutes, Endpoints, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours, Rules,
     TunnelDevices,
 };
 pub(crate) use self::told::{Changes, MAX_CHANGES};

@@ -19,6 +19,8 @@ pub enum Kind {
     BpfRoutes,
     /// The kernel's routes.
     KernelRoutes,
+    /// Routing rules.
+    Rules,
     /// What the packet programs know about workloads' links.
     Endpoints,
     /// The hooks that the packet programs are attached to.

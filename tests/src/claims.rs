@@ -327,6 +327,53 @@ pub fn an_address_moves_between_pods(world: &mut World) -> Seen {
     ))
 }
 
+/// Routes to workloads may be in a table of their own, to which a rule leads; configured otherwise,
+/// they come back without a gap.
+pub fn workloads_may_have_a_table_of_their_own(world: &mut World) -> Seen {
+    let tables = |node: &Node| {
+        let shown = node.netns.run("ip route show table all type unicast");
+        let routes = |is_there: fn(&str) -> bool| {
+            let all = shown.lines().filter(|line| line.contains("dev cali"));
+            let all = all.filter(|line| !line.contains("proto kernel"));
+            all.filter(|line| is_there(line)).count()
+        };
+        let own = routes(|line| line.contains("table 100"));
+        let main = routes(|line| !line.contains("table "));
+        let rules = ["-4", "-6"].map(|family| {
+            let shown = node.netns.run(&format!("ip {family} rule show"));
+            shown.lines().filter(|line| line.starts_with("90:")).count()
+        });
+        (own, main, rules.iter().sum::<usize>())
+    };
+    let node = &mut world.nodes[0];
+    let (_, workloads, _) = tables(node);
+    ensure(tables(node) == (0, workloads, 0), || {
+        format!("at the start {:?}", tables(node))
+    })?;
+    let ping = Ping::start(&world.ledger.netns, world.cart.addresses[0]);
+    node.stop();
+    // The table stays the helper's as long as something is to be removed from it.
+    node.configure_also("privhelper.toml", "second_table = 100\n");
+    let own = "workload_table = 'second'\nsecond_table_rule_priority = 90\n";
+    node.configure_also("calc.toml", own);
+    node.start();
+    node.converged();
+    let moved = tables(node);
+    ensure(moved == (workloads, 0, 2), || format!("moved: {moved:?}"))?;
+    node.stop();
+    node.configure();
+    node.configure_also("privhelper.toml", "second_table = 100\n");
+    node.start();
+    node.converged();
+    let back = tables(node);
+    ensure(back == (0, workloads, 0), || format!("back: {back:?}"))?;
+    let loss = ping.stop();
+    ensure(loss.lost.is_empty(), || format!("lost {:?}", loss.lost))?;
+    Ok(format!(
+        "{workloads} routes went to table 100 with its rules and came back; no packet lost"
+    ))
+}
+
 /// A clean stop leaves forwarding in place.
 pub fn a_stop_leaves_forwarding_in_place(world: &mut World) -> Seen {
     let before = world.nodes[0].kernel_state();

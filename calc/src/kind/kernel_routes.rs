@@ -21,7 +21,7 @@ use super::{Kind, World};
 use crate::{
     conflict::{Candidate, Class, winner},
     event::{Event, MigrationRole},
-    index::{Index, NodeId},
+    index::{Index, NodeId, WorkloadTable},
     prefix::{Family, Marks, PrefixMap, single},
     route::{PoolKind, Route, Types},
 };
@@ -43,6 +43,7 @@ pub(super) struct KernelRoutes {
 /// A route less its prefix: what can be shared, and the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shape {
+    table: Table,
     metric: u32,
     shared: Arc<KernelRoute>,
     via: Option<IpAddr>,
@@ -50,7 +51,7 @@ struct Shape {
 
 impl Shape {
     fn key(&self, prefix: IpNet) -> RouteKey {
-        RouteKey::new(Table::Main, prefix, self.metric)
+        RouteKey::new(self.table, prefix, self.metric)
     }
 
     fn route(&self) -> KernelRoute {
@@ -203,6 +204,10 @@ fn local_workloads(
     source: Option<IpAddr>,
     index: &Index,
 ) -> impl Iterator<Item = Wanted> {
+    let table = match index.workload_table {
+        WorkloadTable::Main => Table::Main,
+        WorkloadTable::Second { .. } => Table::Second,
+    };
     let config = &index.config;
     let (normal, elevated) = match Family::of_net(&prefix) {
         Family::V4 => (config.workload_metric_v4, config.elevated_metric_v4),
@@ -220,6 +225,7 @@ fn local_workloads(
                 link: link.index,
                 carrier: state.carrier,
                 route: Shape {
+                    table,
                     metric: match workload.migration {
                         MigrationRole::None | MigrationRole::Source => normal,
                         MigrationRole::Target | MigrationRole::Moved => elevated,

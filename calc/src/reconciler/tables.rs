@@ -19,7 +19,7 @@ use crate::{
     flows::{Flows, Gate, Lead, Leads, Owner, Pods, is_pods, of_bpf, of_kernel},
     table::{
         Act, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Entry, Fdb,
-        KernelRoutes, Kind, LinkSettings, Neighbours, Table, TunnelDevices, Verdict, row,
+        KernelRoutes, Kind, LinkSettings, Neighbours, Rules, Table, TunnelDevices, Verdict, row,
     },
 };
 
@@ -38,6 +38,7 @@ pub(super) struct Tables {
     bpf_v4: Table<BpfRoutes>,
     bpf_v6: Table<BpfRoutes>,
     kernel_routes: Table<KernelRoutes>,
+    rules: Table<Rules>,
     endpoints: Table<Endpoints>,
     attachments: Table<Attachments>,
 }
@@ -67,7 +68,7 @@ impl Tables {
         let (mut links, mut link_settings, mut tunnel_devices) = (vec![], vec![], vec![]);
         let (mut neighbours, mut fdb, mut kernel_routes) = (vec![], vec![], vec![]);
         let (mut bpf_v4, mut bpf_v6) = (vec![], vec![]);
-        let (mut endpoints, mut attachments) = (vec![], vec![]);
+        let (mut rules, mut endpoints, mut attachments) = (vec![], vec![], vec![]);
         for item in observed {
             match item {
                 Observed::Link(state) => links.push(state),
@@ -80,8 +81,7 @@ impl Tables {
                 Observed::KernelRoute(key, value) => kernel_routes.push((key, value)),
                 Observed::Endpoint(key, value) => endpoints.push((key, value)),
                 Observed::Attachment(key) => attachments.push((key, Some(()))),
-                // None is wanted yet, and none is made.
-                Observed::Rule(_) => {}
+                Observed::Rule(key) => rules.push((key, Some(()))),
             }
         }
         let mut recovered = resync(&mut self.link_settings, link_settings);
@@ -91,6 +91,7 @@ impl Tables {
         recovered.extend(resync(&mut self.bpf_v4, bpf_v4));
         recovered.extend(resync(&mut self.bpf_v6, bpf_v6));
         recovered.extend(resync(&mut self.kernel_routes, kernel_routes));
+        recovered.extend(resync(&mut self.rules, rules));
         recovered.extend(resync(&mut self.endpoints, endpoints));
         recovered.extend(resync(&mut self.attachments, attachments));
         (links, recovered)
@@ -172,6 +173,7 @@ impl Tables {
         self.bpf_v4.tick(now);
         self.bpf_v6.tick(now);
         self.kernel_routes.tick(now);
+        self.rules.tick(now);
         self.endpoints.tick(now);
         self.attachments.tick(now);
     }
@@ -226,9 +228,11 @@ impl Tables {
         for change in SETS {
             steps.extend(self.kernel_routes.ready(change).filter(is_open));
         }
+        offer(&self.rules, &SETS, steps);
         offer(&self.attachments, &SETS, steps);
 
         offer(&self.attachments, clears, steps);
+        offer(&self.rules, clears, steps);
         let routes = self.kernel_routes.ready(Change::Update);
         steps.extend(routes.filter(breaks).map(cleared));
         offer(&self.kernel_routes, clears, steps);
@@ -294,6 +298,7 @@ impl Tables {
             view::Kind::Fdb => self.fdb.counts(sweep),
             view::Kind::BpfRoutes => self.bpf_v4.counts(sweep) + self.bpf_v6.counts(sweep),
             view::Kind::KernelRoutes => self.kernel_routes.counts(sweep),
+            view::Kind::Rules => self.rules.counts(sweep),
             view::Kind::Endpoints => self.endpoints.counts(sweep),
             view::Kind::Attachments => self.attachments.counts(sweep),
         }
@@ -325,6 +330,7 @@ impl Tables {
             view::Kind::KernelRoutes => {
                 rows::<KernelRoutes>(self.kernel_routes.entries(), skip, max)
             }
+            view::Kind::Rules => rows::<Rules>(self.rules.entries(), skip, max),
             view::Kind::Endpoints => rows::<Endpoints>(self.endpoints.entries(), skip, max),
             view::Kind::Attachments => rows::<Attachments>(self.attachments.entries(), skip, max),
         }
@@ -362,15 +368,14 @@ impl Tables {
             Op::KernelRoute(key, value) => self.kernel_routes.act(key, value, act),
             Op::Endpoint(key, value) => self.endpoints.act(key, value, act),
             Op::Attachment(key, attached) => self.attachments.act(key, attached.then_some(()), act),
-            op @ (Op::Rule(..)
-            | Op::Vtep(..)
-            | Op::ProgramSettings(_)
-            | Op::Masquerade(_)
-            | Op::FlowFlush(_)) => return Err(Unplaced(op)),
+            Op::Rule(key, wanted) => self.rules.act(key, wanted.then_some(()), act),
+            op @ (Op::Vtep(..) | Op::ProgramSettings(_) | Op::Masquerade(_) | Op::FlowFlush(_)) => {
+                return Err(Unplaced(op));
+            }
         })
     }
 
-    fn all(&self) -> [&dyn AnyTable; 9] {
+    fn all(&self) -> [&dyn AnyTable; 10] {
         [
             &self.link_settings,
             &self.tunnel_devices,
@@ -379,6 +384,7 @@ impl Tables {
             &self.bpf_v4,
             &self.bpf_v6,
             &self.kernel_routes,
+            &self.rules,
             &self.endpoints,
             &self.attachments,
         ]
@@ -395,13 +401,17 @@ impl Leads for Tables {
             desired: desired.and_then(of_bpf),
             actual: actual.map(of_bpf),
         });
-        let key = |tos, metric| RouteKey {
-            table: ipc_proto::Table::Main,
+        let key = |table, tos, metric| RouteKey {
+            table,
             prefix,
             tos,
             metric,
         };
-        let kernel = self.kernel_routes.range(key(0, 0)..=key(u8::MAX, u32::MAX));
+        let tables = [ipc_proto::Table::Main, ipc_proto::Table::Second];
+        let kernel = tables.into_iter().flat_map(|table| {
+            let keys = key(table, 0, 0)..=key(table, u8::MAX, u32::MAX);
+            self.kernel_routes.range(keys)
+        });
         let kernel = kernel.map(|(desired, actual)| Lead {
             is_others: false,
             decides: true,

@@ -73,7 +73,8 @@ impl Node {
         Self {
             name: config.node_name.clone(),
             convergence: Convergence::new(config.node_name.clone()),
-            calculator: Calculator::new(config.node_name.clone()),
+            calculator: Calculator::new(config.node_name.clone())
+                .with_workload_table(config.workload_table),
             reconciler: Reconciler::default().with_grace(config.route_cleanup_grace_period),
             requests: None,
             refresh_interval: config.route_refresh_interval,

@@ -49,6 +49,7 @@ fn config(dir: &TempDir, interval: Option<Duration>) -> (Config, UnixListener) {
         runtime_dir: dir.path().to_owned(),
         route_refresh_interval: interval,
         route_cleanup_grace_period: Duration::ZERO,
+        workload_table: crate::WorkloadTable::Main,
         face_users: Vec::new(),
     };
     let listener = UnixListener::bind(dir.path().join(bus::socket::CALC)).unwrap();

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use ipc_proto::{Hop, KernelRoute, LinkState, Protocol, RouteKind};
+use ipc_proto::{Hop, KernelRoute, LinkState, Protocol, RouteKind, Table};
 
 use super::{Shape, Wanted};
 use crate::{
@@ -97,6 +97,7 @@ impl Way {
             // Of each class there is one way at most.
             carrier: true,
             route: Shape {
+                table: Table::Main,
                 metric: 0,
                 shared: Arc::clone(&self.shared),
                 via,
