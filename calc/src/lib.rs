@@ -27,7 +27,7 @@ pub use self::{
     config::{Config, ConfigError},
     dataplane::{FeedOrder, Gap},
     index::WorkloadTable,
-    reconciler::{Counts, Input, Notice, Output, Reconciler, Told, Unplaced},
+    reconciler::{Counts, Input, Notice, Output, Page, Reconciler, Told, Unplaced},
     shell::ShellError,
     start::{StartError, start},
 };

@@ -26,14 +26,17 @@ use ipc_proto::{
 };
 use ipnet::IpNet;
 
-pub(crate) use self::notice::OldFlows;
+pub(crate) use self::notice::{Contested, OldFlows};
 use self::{
     grace::Grace,
     links::{Doubt, Links},
     steps::Steps,
     tables::Tables,
 };
-pub use self::{notice::Notice, tables::Unplaced};
+pub use self::{
+    notice::Notice,
+    tables::{Page, Unplaced},
+};
 pub use crate::table::Counts;
 use crate::{
     flows::{Flows, News},
@@ -229,7 +232,7 @@ impl Reconciler {
                     LinkEvent::Gone(link) => self.grace.gone(link.index),
                 }
                 if let Some(doubt) = self.links.take(event, &mut self.tables) {
-                    self.tables.doubt(&doubt);
+                    self.doubt(now, &doubt);
                     if let Peer::Busy(flight) = &mut self.peer {
                         flight.doubts.push(doubt);
                     }
@@ -342,6 +345,12 @@ impl Reconciler {
             && self.welcomed
             && counts.pending == 0
             && counts.held == 0
+            && counts.contested == 0
+    }
+
+    /// Returns what others undo again and again.
+    pub(crate) fn contested(&self) -> impl Iterator<Item = Contested> {
+        self.tables.contested().map(Contested::from)
     }
 
     /// Counts the keys of a table.
@@ -356,10 +365,10 @@ impl Reconciler {
         self.tables.totals(self.sweeps())
     }
 
-    /// Returns at most `max` rows of a table in the order of its keys, without the first `skip`.
+    /// Returns rows of a table in the order of its keys.
     #[must_use]
-    pub fn rows(&self, kind: view::Kind, skip: usize, max: usize) -> Vec<Row> {
-        self.tables.rows(kind, skip, max)
+    pub fn rows(&self, page: &Page) -> Vec<Row> {
+        self.tables.rows(page, self.sweeps(), &self.flows)
     }
 
     /// Returns what the helper has made of the BPF route maps, if it is time to tell: after an
@@ -411,6 +420,16 @@ impl Reconciler {
         }
     }
 
+    /// Takes in what has become doubtful, and what others have done to a tunnel device.
+    fn doubt(&mut self, now: Instant, doubt: &Doubt) {
+        self.tables.doubt(doubt);
+        if let Some(tunnel) = doubt.tunnel
+            && let Some(deed) = self.links.deed(doubt, self.tables.tunnel_device(tunnel))
+        {
+            self.tables.undone(now, tunnel, &deed);
+        }
+    }
+
     fn welcome(&mut self, now: Instant, welcome: &Welcome, observed: Vec<Observed>) {
         if !matches!(self.peer, Peer::Greeting) {
             return;
@@ -418,7 +437,7 @@ impl Reconciler {
         self.flows.observed(&observed);
         self.grace.all(now, &observed);
         let spared = self.grace.spared(&observed);
-        let (links, recovered) = self.tables.resync(observed);
+        let (links, recovered) = self.tables.resync(now, observed);
         self.tables.spare(spared);
         self.links = Links::new(links);
         self.notify(recovered.into_iter().map(Notice::Recovered).collect());
@@ -460,7 +479,7 @@ impl Reconciler {
             self.tables.retry_not_tried();
         }
         for doubt in &flight.doubts {
-            self.tables.doubt(doubt);
+            self.doubt(now, doubt);
         }
         self.notify(notices);
         if self.telling == Telling::Done {

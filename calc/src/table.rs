@@ -3,8 +3,11 @@
 //! A key that is not as desired is ready to be asked for, unless its last attempt failed: then it
 //! waits. A failure belongs to the value that was sent, and ends when another is wanted.
 
+mod contest;
 mod hold;
 mod kinds;
+mod ready;
+mod spared;
 mod told;
 
 use std::{
@@ -13,8 +16,12 @@ use std::{
     time::Instant,
 };
 
-use ipc_proto::{Op, OpError, view::Row};
+use ipc_proto::{
+    Op, OpError,
+    view::{Reason, Row},
+};
 
+pub(crate) use self::contest::Alarm;
 pub(crate) use self::hold::backoff;
 pub(crate) use self::kinds::{
     Attachments, BpfRoutes, Endpoints, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours, Rules,
@@ -22,7 +29,9 @@ pub(crate) use self::kinds::{
 };
 pub(crate) use self::told::{Changes, MAX_CHANGES};
 use self::{
+    contest::Contests,
     hold::{Hold, Wait},
+    ready::Ready,
     told::Told,
 };
 use crate::delta::{Actual, Change, DeltaTracker};
@@ -47,6 +56,8 @@ pub struct Counts {
     pub pending: usize,
     /// Those whose last attempt failed.
     pub held: usize,
+    /// Those that others have undone again and again, and that wait.
+    pub contested: usize,
 }
 
 impl Add for Counts {
@@ -57,6 +68,7 @@ impl Add for Counts {
             desired: self.desired + other.desired,
             pending: self.pending + other.pending,
             held: self.held + other.held,
+            contested: self.contested + other.contested,
         }
     }
 }
@@ -78,15 +90,18 @@ pub(crate) trait AnyTable {
     fn poll_timeout(&self) -> Option<Instant>;
     /// Counts the keys; sweeps are pending only if they are allowed.
     fn counts(&self, sweep: bool) -> Counts;
+    /// Returns what others undo again and again, by what would make it.
+    fn contested(&self) -> Vec<(Op, &Alarm)>;
 }
 
-/// A key with what should be, what is, and why the last attempt failed.
-pub(crate) type Entry<'a, K> = (
-    &'a <K as Kind>::Key,
-    Option<&'a <K as Kind>::Value>,
-    Actual<&'a <K as Kind>::Value>,
-    Option<&'a OpError>,
-);
+/// A key with what should be, what is, and why they differ.
+#[derive(Debug)]
+pub(crate) struct Entry<'a, K: Kind> {
+    pub(crate) key: &'a K::Key,
+    pub(crate) desired: Option<&'a K::Value>,
+    pub(crate) actual: Actual<&'a K::Value>,
+    pub(crate) reason: Option<Reason>,
+}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -98,47 +113,8 @@ pub(crate) struct Table<K: Kind> {
     spared: BTreeMap<K::Key, Instant>,
     /// The holds that end by themselves, and the ends of sparing.
     timers: BTreeSet<(Instant, K::Key)>,
+    contests: Contests<K>,
     told: Told<K>,
-}
-
-/// The keys that can be asked for.
-#[derive(Debug)]
-struct Ready<K> {
-    updates: BTreeSet<K>,
-    inserts: BTreeSet<K>,
-    clears: BTreeSet<K>,
-    sweeps: BTreeSet<K>,
-}
-
-impl<K> Default for Ready<K> {
-    fn default() -> Self {
-        Self {
-            updates: BTreeSet::new(),
-            inserts: BTreeSet::new(),
-            clears: BTreeSet::new(),
-            sweeps: BTreeSet::new(),
-        }
-    }
-}
-
-impl<K> Ready<K> {
-    fn of(&self, change: Change) -> &BTreeSet<K> {
-        match change {
-            Change::Update => &self.updates,
-            Change::Insert => &self.inserts,
-            Change::Clear => &self.clears,
-            Change::Sweep => &self.sweeps,
-        }
-    }
-
-    fn of_mut(&mut self, change: Change) -> &mut BTreeSet<K> {
-        match change {
-            Change::Update => &mut self.updates,
-            Change::Insert => &mut self.inserts,
-            Change::Clear => &mut self.clears,
-            Change::Sweep => &mut self.sweeps,
-        }
-    }
 }
 
 impl<K: Kind> Default for Table<K> {
@@ -149,6 +125,7 @@ impl<K: Kind> Default for Table<K> {
             holds: BTreeMap::new(),
             spared: BTreeMap::new(),
             timers: BTreeSet::new(),
+            contests: Contests::default(),
             told: Told::default(),
         }
     }
@@ -169,15 +146,28 @@ impl<K: Kind> Table<K> {
     fn want(&mut self, key: K::Key, value: Option<K::Value>) {
         if self.tracker.desired(&key) != value.as_ref() {
             self.release(&key);
+            self.contests.forget(&key);
             self.change(key, |tracker, key| tracker.set_desired(key, value));
         }
     }
 
     /// Says what everything is, has what failed tried once more, and returns the keys that failed
     /// and are right.
-    pub(crate) fn resync(&mut self, all: Vec<(K::Key, Option<K::Value>)>) -> Vec<K::Key> {
+    pub(crate) fn resync(
+        &mut self,
+        now: Instant,
+        all: Vec<(K::Key, Option<K::Value>)>,
+    ) -> Vec<K::Key> {
         let Self { tracker, told, .. } = self;
-        tracker.replace_actual(all, |key, was| told.note(key, || was.known()));
+        let mut former = Vec::new();
+        tracker.replace_actual(all, |key, was| {
+            let was = was.known();
+            if former.len() < contest::MAX {
+                former.extend(was.clone().map(|was| (key.clone(), was)));
+            }
+            told.note(key, || was);
+        });
+        self.compare(now, former);
         self.timers.clear();
         self.spared.clear();
         for hold in self.holds.values_mut() {
@@ -191,33 +181,11 @@ impl<K: Kind> Table<K> {
             .collect();
         self.ready = Ready::default();
         for (key, change) in tracker.pending() {
-            if K::CLEARS || change.sets() {
+            if (K::CLEARS || change.sets()) && !self.contests.waits(key) {
                 self.ready.of_mut(change).insert(key.clone());
             }
         }
         recovered
-    }
-
-    /// Has what nobody wants stay until then.
-    pub(crate) fn spare(&mut self, until: BTreeMap<K::Key, Instant>) {
-        for (key, at) in until {
-            if self.ready.sweeps.remove(&key) {
-                self.timers.insert((at, key.clone()));
-                self.spared.insert(key, at);
-            }
-        }
-    }
-
-    /// Lets go of those that are no longer to stay.
-    pub(crate) fn spare_only(&mut self, stays: impl Fn(&K::Value) -> bool) {
-        let is_over = |key: &&K::Key| match self.tracker.actual(key) {
-            Actual::Is(value) => !stays(value),
-            Actual::Absent | Actual::Wrong => true,
-        };
-        let over: Vec<K::Key> = self.spared.keys().filter(is_over).cloned().collect();
-        for key in over {
-            self.wake(key);
-        }
     }
 
     /// Takes in what became of a change: made, or not and why.
@@ -231,6 +199,7 @@ impl<K: Kind> Table<K> {
         let gone = sent.is_none() && matches!(failed, Some(OpError::StaleLink(_)));
         let Some(error) = failed.filter(|_| !gone) else {
             let told = self.release(&key).is_some_and(|hold| hold.is_told());
+            self.contests.made(now, &key);
             let actual = sent.map_or(Actual::Absent, Actual::Is);
             self.learn(key, actual);
             return if told {
@@ -281,31 +250,6 @@ impl<K: Kind> Table<K> {
         }
     }
 
-    /// Ends the waiting of those that failed and of which `is_due` says so.
-    pub(crate) fn retry(&mut self, is_due: impl Fn(&K::Key, Option<&K::Value>, &OpError) -> bool) {
-        let due: Vec<K::Key> = self
-            .timers
-            .iter()
-            .map(|(_, key)| key)
-            .filter(|key| {
-                self.holds
-                    .get(key)
-                    .is_some_and(|hold| is_due(key, self.tracker.desired(key), &hold.error))
-            })
-            .cloned()
-            .collect();
-        for key in due {
-            self.wake(key);
-        }
-    }
-
-    /// Ends the waiting that is over by `now`.
-    pub(crate) fn tick(&mut self, now: Instant) {
-        while let Some((_, key)) = self.timers.first().filter(|(at, _)| *at <= now).cloned() {
-            self.wake(key);
-        }
-    }
-
     /// Returns how many keys can be asked for with this change.
     #[must_use]
     pub(crate) fn ready_len(&self, change: Change) -> usize {
@@ -347,10 +291,24 @@ impl<K: Kind> Table<K> {
         self.tracker
             .iter()
             .filter(|(_, desired, _)| K::CLEARS || desired.is_some())
-            .map(|(key, desired, actual)| {
-                let failed = self.holds.get(key).map(|hold| &hold.error);
-                (key, desired, actual, failed)
+            .map(|(key, desired, actual)| Entry {
+                key,
+                desired,
+                reason: self.reason(key),
+                actual,
             })
+    }
+
+    /// Returns why a key is not as it should be, as far as this table knows.
+    fn reason(&self, key: &K::Key) -> Option<Reason> {
+        self.tracker.change(key)?;
+        let failed = self.holds.get(key).map(|hold| &hold.error);
+        Some(match failed {
+            Some(error) => Reason::Failed(error.clone()),
+            None if self.contests.waits(key) => Reason::Contested,
+            None if self.spared.contains_key(key) => Reason::Grace,
+            None => Reason::Pending,
+        })
     }
 
     /// Returns whether a change of `key` is to be asked for, or is not answered yet.
@@ -385,71 +343,59 @@ impl<K: Kind> Table<K> {
                 if after != Change::Sweep {
                     self.release_spared(&key);
                 }
-                let waits = |hold: &Hold| hold.wait != Wait::Over;
-                let waits =
-                    self.spared.contains_key(&key) || self.holds.get(&key).is_some_and(waits);
+                let hold = self.holds.get(&key);
+                let waits = hold.is_some_and(|hold| hold.wait != Wait::Over)
+                    || self.spared.contains_key(&key)
+                    || self.contests.waits(&key);
                 if (K::CLEARS || after.sets()) && !waits {
                     self.ready.of_mut(after).insert(key);
                 }
             }
         }
     }
-
-    fn wake(&mut self, key: K::Key) {
-        if self.release_spared(&key) {
-            self.change(key.clone(), |_, _| ());
-        }
-        if let Some(hold) = self.holds.get_mut(&key) {
-            if let Wait::Until(at) = hold.wait {
-                self.timers.remove(&(at, key.clone()));
-            }
-            hold.wait = Wait::Over;
-            self.change(key, |_, _| ());
-        }
-    }
-
-    /// Has a key be spared no longer, but does not file it. Returns whether it was.
-    fn release_spared(&mut self, key: &K::Key) -> bool {
-        let until = self.spared.remove(key);
-        until.is_some_and(|at| self.timers.remove(&(at, key.clone())))
-    }
-
-    /// Removes the hold of a key, but does not file it.
-    fn release(&mut self, key: &K::Key) -> Option<Hold> {
-        let hold = self.holds.remove(key)?;
-        if let Wait::Until(at) = hold.wait {
-            self.timers.remove(&(at, key.clone()));
-        }
-        Some(hold)
-    }
 }
 
 impl<K: Kind> AnyTable for Table<K> {
     fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.first().map(|(at, _)| *at)
+        let hold = self.timers.first().map(|(at, _)| *at);
+        let timeouts = [hold, self.contests.poll_timeout()];
+        timeouts.into_iter().flatten().min()
     }
 
     fn counts(&self, sweep: bool) -> Counts {
-        let sweeps = if sweep { self.ready.sweeps.len() } else { 0 };
-        let pending =
-            self.ready.updates.len() + self.ready.inserts.len() + self.ready.clears.len() + sweeps;
         Counts {
             desired: self.tracker.desired_len(),
-            pending,
+            pending: self.ready.len(sweep),
             held: self.holds.len(),
+            contested: self.contests.waiting_len(),
         }
+    }
+
+    fn contested(&self) -> Vec<(Op, &Alarm)> {
+        let alarms = self.contests.alarms();
+        alarms
+            .map(|(key, alarm)| (self.op(key.clone()), alarm))
+            .collect()
     }
 }
 
-/// Makes a row for the operator.
-pub(crate) fn row<K: Kind>((key, desired, actual, failed): Entry<'_, K>) -> Row {
-    Row {
-        desired: desired.map(|value| K::op(key.clone(), Some(value.clone()))),
-        actual: match actual {
-            Actual::Absent => None,
-            Actual::Is(value) => K::observed(key.clone(), Some(value.clone())),
-            Actual::Wrong => K::observed(key.clone(), None),
-        },
-        failed: failed.cloned(),
+impl<K: Kind> Entry<'_, K> {
+    /// Makes a row for the operator.
+    pub(crate) fn row(self) -> Row {
+        let Self {
+            key,
+            desired,
+            actual,
+            reason,
+        } = self;
+        Row {
+            desired: desired.map(|value| K::op(key.clone(), Some(value.clone()))),
+            actual: match actual {
+                Actual::Absent => None,
+                Actual::Is(value) => K::observed(key.clone(), Some(value.clone())),
+                Actual::Wrong => K::observed(key.clone(), None),
+            },
+            reason,
+        }
     }
 }

@@ -8,7 +8,7 @@ mod neighbour;
 mod route;
 mod routes;
 mod rule;
-mod socket;
+pub(crate) mod socket;
 mod tunnel;
 
 use std::{io, net::IpAddr, sync::Arc};

@@ -12,25 +12,27 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
+use futures_util::{StreamExt, stream::BoxStream};
 use ipc_proto::{Link, LinkState, Mac};
 use ipnet::IpNet;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::{
-    AddressFamily, RouteNetlinkMessage,
+    RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage},
     link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkMessage},
 };
-use nix::sys::socket::{setsockopt, sockopt};
-use rtnetlink::{
-    Handle, MulticastGroup, new_connection, new_multicast_connection, sys::AsyncSocket,
+use nix::{
+    errno::Errno,
+    sys::socket::{setsockopt, sockopt},
 };
+use rtnetlink::{Handle, MulticastGroup, new_multicast_connection, sys::AsyncSocket};
 use tokio::{
     sync::{Notify, mpsc, oneshot},
-    time::{Instant, sleep_until},
+    task::{JoinError, spawn_blocking},
+    time::{Instant, sleep, sleep_until},
 };
 
-use crate::{links::Links, policy::Policy};
+use crate::{links::Links, netlink::socket::Requests, policy::Policy};
 
 /// How long to wait for more messages after one.
 const DEBOUNCE: Duration = Duration::from_millis(10);
@@ -47,7 +49,10 @@ pub enum WatchError {
     Open(#[from] io::Error),
     /// The interfaces cannot be read.
     #[error("cannot read the interfaces: {0}")]
-    Read(#[from] rtnetlink::Error),
+    Read(#[from] Errno),
+    /// The thread that reads them has ended.
+    #[error("reading the interfaces failed: {0}")]
+    Thread(#[from] JoinError),
     /// The socket is gone.
     #[error("the netlink socket was closed")]
     Closed,
@@ -88,7 +93,8 @@ pub struct Watch {
     policy: Arc<Policy>,
     watched: Watched,
     requests: mpsc::Receiver<oneshot::Sender<()>>,
-    handle: Handle,
+    /// None while a reading is under way.
+    socket: Option<Requests>,
     messages: BoxStream<'static, Heard>,
     /// Those that were heard to be down since the last reading, by index.
     shaken: BTreeSet<u32>,
@@ -118,8 +124,6 @@ impl Watch {
             tracing::debug!(%errno, "the netlink receive buffer stays small");
         }
         tokio::spawn(connection);
-        let (connection, handle, _) = new_connection()?;
-        tokio::spawn(connection);
         let (refresh, requests) = mpsc::channel(1);
         let watched = Watched {
             links: Arc::default(),
@@ -130,12 +134,14 @@ impl Watch {
             policy,
             watched: watched.clone(),
             requests,
-            handle,
+            socket: Some(Requests::open()?),
             messages: messages.map(|(message, _)| heard(&message)).boxed(),
             shaken: BTreeSet::new(),
             _subscription: subscription,
         };
-        watch.read().await?;
+        while !watch.read().await? {
+            sleep(DEBOUNCE).await;
+        }
         Ok((watch, watched))
     }
 
@@ -147,13 +153,16 @@ impl Watch {
     pub async fn run(mut self) -> Result<(), WatchError> {
         let mut waiting = Vec::new();
         let mut rest = DEBOUNCE;
+        let mut disturbed = false;
         loop {
-            tokio::select! {
-                message = self.messages.next() => self.hear(message)?,
-                Some(done) = self.requests.recv() => waiting.push(done),
+            if !disturbed {
+                tokio::select! {
+                    message = self.messages.next() => self.hear(message)?,
+                    Some(done) = self.requests.recv() => waiting.push(done),
+                }
             }
             let until = Instant::now() + rest;
-            while waiting.is_empty() {
+            while waiting.is_empty() || disturbed {
                 tokio::select! {
                     message = self.messages.next() => self.hear(message)?,
                     Some(done) = self.requests.recv() => waiting.push(done),
@@ -161,8 +170,11 @@ impl Watch {
                 }
             }
             let start = Instant::now();
-            self.read().await?;
+            disturbed = !self.read().await?;
             rest = DEBOUNCE.max(start.elapsed() * REST);
+            if disturbed {
+                continue;
+            }
             for done in waiting.drain(..) {
                 if done.send(()).is_err() {
                     tracing::debug!("who asked for the interfaces has given up");
@@ -183,34 +195,59 @@ impl Watch {
         Ok(())
     }
 
-    async fn read(&mut self) -> Result<(), WatchError> {
-        let mut request = self.handle.link().get();
-        request = request.set_filter_mask(AddressFamily::Unspec, vec![LinkExtentMask::SkipStats]);
-        let links: Vec<LinkMessage> = request.execute().try_collect().await?;
-        let addresses: Vec<AddressMessage> =
-            self.handle.address().get().execute().try_collect().await?;
-        let mut by_index: BTreeMap<u32, Vec<IpNet>> = BTreeMap::new();
-        for message in &addresses {
-            if let Some(own) = own_address(message) {
-                by_index.entry(message.header.index).or_default().push(own);
+    /// Reads all, and returns false if they changed all the while, so that it counts for nothing.
+    async fn read(&mut self) -> Result<bool, WatchError> {
+        let mut socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => Requests::open()?,
+        };
+        let policy = Arc::clone(&self.policy);
+        // The kernel may take its time, and others are served on this thread.
+        let reading = spawn_blocking(move || (interfaces(&mut socket, &policy), socket));
+        let (actual, socket) = reading.await?;
+        self.socket = Some(socket);
+        let actual = match actual {
+            Err(Errno::EINTR) => {
+                tracing::debug!("the interfaces change too fast to be read");
+                return Ok(false);
             }
-        }
-        let actual: Vec<LinkState> = links
-            .iter()
-            .filter_map(|message| {
-                let own = by_index.remove(&message.header.index).unwrap_or_default();
-                link_state(message, own, &self.policy)
-            })
-            .collect();
-        if self
-            .watched
-            .links()
-            .update(actual, &mem::take(&mut self.shaken))
-        {
+            other => other?,
+        };
+        let shaken = mem::take(&mut self.shaken);
+        if self.watched.links().update(actual, &shaken) {
             self.watched.changed.notify_one();
         }
-        Ok(())
+        Ok(true)
     }
+}
+
+/// Reads all interfaces with their addresses.
+fn interfaces(socket: &mut Requests, policy: &Policy) -> Result<Vec<LinkState>, Errno> {
+    let mut message = LinkMessage::default();
+    let terse = LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]);
+    message.attributes.push(terse);
+    let links = socket.dump(&RouteNetlinkMessage::GetLink(message), |message| {
+        let RouteNetlinkMessage::NewLink(link) = message else {
+            return None;
+        };
+        Some(link)
+    })?;
+    let message = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    let addresses = socket.dump(&message, |message| {
+        let RouteNetlinkMessage::NewAddress(address) = message else {
+            return None;
+        };
+        Some((address.header.index, own_address(&address)?))
+    })?;
+    let mut by_index: BTreeMap<u32, Vec<IpNet>> = BTreeMap::new();
+    for (index, own) in addresses {
+        by_index.entry(index).or_default().push(own);
+    }
+    let state = |message: &LinkMessage| {
+        let own = by_index.remove(&message.header.index).unwrap_or_default();
+        link_state(message, own, policy)
+    };
+    Ok(links.iter().filter_map(state).collect())
 }
 
 /// What a message of the kernel's tells.

@@ -327,6 +327,46 @@ pub fn an_address_moves_between_pods(world: &mut World) -> Seen {
     ))
 }
 
+/// `cairnctl diff` tells what is not as it should be, and why, and nothing else.
+pub fn differences_are_told_with_their_reason(world: &mut World) -> Seen {
+    let node = &world.nodes[0];
+    let diff = |arguments: &str| {
+        let output = node.cairnctl(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.success(), text)
+    };
+    let clean = (true, "all is as it should be\n".to_owned());
+    ensure(diff("diff") == clean, || format!("{:?}", diff("diff")))?;
+    let taken = "10.244.1.2/32 dev eth0 metric 1024";
+    node.netns
+        .run(&format!("ip route replace {taken} proto static"));
+    let resync = || node.cairnctl("resync").output().unwrap();
+    resync();
+    let (lines, _) = eventually("the difference", || {
+        let (success, text) = diff("diff");
+        let told = text.contains("another program's route") && text.lines().count() == 2;
+        ensure(told && !success, || text.clone())?;
+        Ok(text)
+    });
+    let (_, json) = diff("--json diff");
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    let states: Vec<_> = rows
+        .iter()
+        .map(|row| (&row["type"], &row["state"]))
+        .collect();
+    ensure(
+        matches!(states[..], [(what, state)] if what == "kernel-route" && state == "failing"),
+        || json.clone(),
+    )?;
+    node.netns
+        .run(&format!("ip route del {taken} proto static"));
+    resync();
+    eventually("no difference", || {
+        ensure(diff("diff") == clean, || format!("{:?}", diff("diff")))
+    });
+    Ok(lines)
+}
+
 /// Routes to workloads may be in a table of their own, to which a rule leads; configured otherwise,
 /// they come back without a gap.
 pub fn workloads_may_have_a_table_of_their_own(world: &mut World) -> Seen {

@@ -118,3 +118,11 @@ fn workloads_may_have_a_table_of_their_own() {
         claims::workloads_may_have_a_table_of_their_own,
     );
 }
+
+#[test]
+fn differences_are_told_with_their_reason() {
+    started(
+        "differences_are_told_with_their_reason",
+        claims::differences_are_told_with_their_reason,
+    );
+}

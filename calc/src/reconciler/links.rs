@@ -9,9 +9,11 @@ use std::{
     net::IpAddr,
 };
 
-use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Tunnel};
+use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Tunnel, TunnelDevice};
+use ipnet::IpNet;
 
 use super::tables::Tables;
+use crate::delta::Actual;
 
 /// State that the kernel may have dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +22,9 @@ pub(super) struct Doubt {
     pub(super) link: Link,
     /// Whether the interface itself is gone.
     pub(super) gone: bool,
-    /// The tunnel device that the interface is or was, if it is not as it was.
+    /// Whether the kernel has dropped routes or neighbours.
+    pub(super) lost: bool,
+    /// The tunnel device that the interface is or was.
     pub(super) tunnel: Option<Tunnel>,
     /// The addresses that are no longer the interface's.
     pub(super) addresses: BTreeSet<IpAddr>,
@@ -50,41 +54,78 @@ impl Links {
                 Some(Doubt {
                     link,
                     gone: true,
+                    lost: true,
                     tunnel: before.as_ref().and_then(tunnel),
                     addresses: before.as_ref().map(addresses).unwrap_or_default(),
                 })
             }
             LinkEvent::Set(state) => {
                 tables.retry_on(&state.link);
-                let before = self.0.insert(state.link.clone(), state.clone())?;
-                lost(&before, &state)
+                let before = self.0.insert(state.link.clone(), state.clone());
+                let addresses = before.as_ref().map(|before| missing(before, &state));
+                let addresses = addresses.unwrap_or_default();
+                let lost = before.is_some_and(|before| drops(&before, &state));
+                let lost = lost || !addresses.is_empty();
+                let tunnel = tunnel(&state);
+                (lost || tunnel.is_some()).then_some(Doubt {
+                    link: state.link,
+                    gone: false,
+                    lost,
+                    tunnel,
+                    addresses,
+                })
             }
         }
     }
+
+    /// Returns what others have done to a tunnel device, by what is seen of it: the interface that is
+    /// `doubtful` is or was it.
+    pub(super) fn deed(&self, doubtful: &Doubt, made: Actual<&TunnelDevice>) -> Option<String> {
+        let (tunnel, made) = (doubtful.tunnel?, made.known()?);
+        let devices = self.0.values();
+        let device = devices.filter(|state| state.role == LinkRole::Tunnel(tunnel));
+        let Some(device) = device.max_by_key(|state| (state.up, state.link.index)) else {
+            return Some(format!("{} was removed or renamed", doubtful.link.name));
+        };
+        let deed = if !device.up {
+            "was set down".to_owned()
+        } else if device.mac != Some(made.mac) {
+            "got another MAC address".to_owned()
+        } else if device.mtu != made.mtu {
+            format!("got the MTU {}", device.mtu)
+        } else if !own(device).eq([&IpNet::from(made.address)]) {
+            "got other addresses".to_owned()
+        } else {
+            return None;
+        };
+        Some(format!("{} {deed}", device.link.name))
+    }
 }
 
-/// Returns what a change of an interface makes doubtful.
-fn lost(before: &LinkState, state: &LinkState) -> Option<Doubt> {
-    let addresses: BTreeSet<IpAddr> = addresses(before)
-        .difference(&addresses(state))
-        .copied()
-        .collect();
-    let lost = before.up && !state.up
+/// Returns whether the kernel drops what hangs on an interface when it changes so.
+fn drops(before: &LinkState, state: &LinkState) -> bool {
+    before.up && !state.up
         || before.mac != state.mac
         // An MTU below 1280 takes IPv6 off the interface.
         || before.mtu > state.mtu
-        || !addresses.is_empty();
-    let tunnel = tunnel(state).filter(|_| lost || before.mtu != state.mtu);
-    (lost || tunnel.is_some()).then(|| Doubt {
-        link: state.link.clone(),
-        gone: false,
-        tunnel,
-        addresses,
-    })
+}
+
+/// Returns the addresses that an interface had before and has no more.
+fn missing(before: &LinkState, state: &LinkState) -> BTreeSet<IpAddr> {
+    let (before, now) = (addresses(before), addresses(state));
+    before.difference(&now).copied().collect()
 }
 
 fn addresses(state: &LinkState) -> BTreeSet<IpAddr> {
-    state.addresses.iter().map(ipnet::IpNet::addr).collect()
+    state.addresses.iter().map(IpNet::addr).collect()
+}
+
+/// The addresses of a device without those that the kernel gives it.
+fn own(device: &LinkState) -> impl Iterator<Item = &IpNet> {
+    device.addresses.iter().filter(|net| match net.addr() {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) => !address.is_unicast_link_local(),
+    })
 }
 
 fn tunnel(state: &LinkState) -> Option<Tunnel> {
@@ -152,7 +193,8 @@ mod tests {
         ] {
             let mut links = Links::new(vec![before.clone()]);
             let doubt = links.take(LinkEvent::Set(after.clone()), &mut Tables::default());
-            assert_eq!(doubt.is_some(), doubtful, "{before:?} {after:?}");
+            let lost = doubt.is_some_and(|doubt| doubt.lost);
+            assert_eq!(lost, doubtful, "{before:?} {after:?}");
         }
     }
 

@@ -1,8 +1,10 @@
 //! What the operator is told: once per change of state of a key, not per attempt.
 
-use std::{fmt, net::IpAddr};
+use std::{fmt, net::IpAddr, time::Duration};
 
 use ipc_proto::{Op, OpError};
+
+use crate::table::Alarm;
 
 /// A key that fails, or no longer does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +47,65 @@ impl fmt::Display for Notice {
             }
             Self::More(more) => write!(f, "and {more} more; see the rows of the tables"),
         }
+    }
+}
+
+/// Something that others undo again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contested {
+    /// What would make it.
+    op: Op,
+    undone: u32,
+    within: Duration,
+    deed: String,
+}
+
+impl From<(Op, &Alarm)> for Contested {
+    fn from((op, alarm): (Op, &Alarm)) -> Self {
+        let Alarm {
+            undone,
+            within,
+            deed,
+        } = alarm.clone();
+        Self {
+            op,
+            undone,
+            within,
+            deed,
+        }
+    }
+}
+
+impl fmt::Display for Contested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            op,
+            undone,
+            within,
+            deed,
+        } = self;
+        write!(
+            f,
+            "{}: another program undoes it again and again ({undone} times within {within:.0?}; \
+             last: {deed}), so that it is repaired ever more rarely, at most every 30 s: ",
+            Notice::subject(op)
+        )?;
+        f.write_str(match op {
+            Op::TunnelDevice(..) => {
+                "see who does it (ip monitor link) and have it leave the interface alone, as by \
+                 excluding it from NetworkManager or systemd-networkd"
+            }
+            Op::KernelRoute(..) | Op::Rule(..) => "see who does it (ip monitor route rule)",
+            Op::Neighbour(..) | Op::Fdb(..) => "see who does it (ip monitor neigh)",
+            Op::LinkSettings(..)
+            | Op::BpfRoute(..)
+            | Op::Attachment(..)
+            | Op::Endpoint(..)
+            | Op::Vtep(..)
+            | Op::ProgramSettings(_)
+            | Op::Masquerade(_)
+            | Op::FlowFlush(_) => "see who does it, as another network agent on this host",
+        })
     }
 }
 

@@ -5,8 +5,9 @@
 use std::{collections::BTreeMap, net::IpAddr, time::Instant};
 
 use ipc_proto::{
-    BpfRoute, KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKey, RouteKind,
-    view::{self, Row},
+    BpfRoute, KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKey, RouteKind, Tunnel,
+    TunnelDevice,
+    view::{self, Reason, Row},
 };
 use ipnet::IpNet;
 
@@ -18,8 +19,8 @@ use crate::{
     delta::{Actual, Change},
     flows::{Flows, Gate, Lead, Leads, Owner, Pods, is_pods, of_bpf, of_kernel},
     table::{
-        Act, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Entry, Fdb,
-        KernelRoutes, Kind, LinkSettings, Neighbours, Rules, Table, TunnelDevices, Verdict, row,
+        Act, Alarm, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Entry, Fdb,
+        KernelRoutes, Kind, LinkSettings, Neighbours, Rules, Table, TunnelDevices, Verdict,
     },
 };
 
@@ -64,7 +65,11 @@ impl Tables {
 
     /// Takes in all that the helper has read. Returns the interfaces among it, and what failed
     /// before and is as it should be.
-    pub(super) fn resync(&mut self, observed: Vec<Observed>) -> (Vec<LinkState>, Vec<Op>) {
+    pub(super) fn resync(
+        &mut self,
+        now: Instant,
+        observed: Vec<Observed>,
+    ) -> (Vec<LinkState>, Vec<Op>) {
         let (mut links, mut link_settings, mut tunnel_devices) = (vec![], vec![], vec![]);
         let (mut neighbours, mut fdb, mut kernel_routes) = (vec![], vec![], vec![]);
         let (mut bpf_v4, mut bpf_v6) = (vec![], vec![]);
@@ -84,16 +89,16 @@ impl Tables {
                 Observed::Rule(key) => rules.push((key, Some(()))),
             }
         }
-        let mut recovered = resync(&mut self.link_settings, link_settings);
-        recovered.extend(resync(&mut self.tunnel_devices, tunnel_devices));
-        recovered.extend(resync(&mut self.neighbours, neighbours));
-        recovered.extend(resync(&mut self.fdb, fdb));
-        recovered.extend(resync(&mut self.bpf_v4, bpf_v4));
-        recovered.extend(resync(&mut self.bpf_v6, bpf_v6));
-        recovered.extend(resync(&mut self.kernel_routes, kernel_routes));
-        recovered.extend(resync(&mut self.rules, rules));
-        recovered.extend(resync(&mut self.endpoints, endpoints));
-        recovered.extend(resync(&mut self.attachments, attachments));
+        let mut recovered = resync(now, &mut self.link_settings, link_settings);
+        recovered.extend(resync(now, &mut self.tunnel_devices, tunnel_devices));
+        recovered.extend(resync(now, &mut self.neighbours, neighbours));
+        recovered.extend(resync(now, &mut self.fdb, fdb));
+        recovered.extend(resync(now, &mut self.bpf_v4, bpf_v4));
+        recovered.extend(resync(now, &mut self.bpf_v6, bpf_v6));
+        recovered.extend(resync(now, &mut self.kernel_routes, kernel_routes));
+        recovered.extend(resync(now, &mut self.rules, rules));
+        recovered.extend(resync(now, &mut self.endpoints, endpoints));
+        recovered.extend(resync(now, &mut self.attachments, attachments));
         (links, recovered)
     }
 
@@ -112,9 +117,13 @@ impl Tables {
         let Doubt {
             link,
             gone,
-            tunnel,
+            lost,
+            tunnel: _,
             addresses,
         } = doubt;
+        if !lost {
+            return;
+        }
         if *gone {
             // What has the interface in its key cannot even be named any more.
             self.link_settings
@@ -129,12 +138,6 @@ impl Tables {
             self.neighbours
                 .doubt(&Actual::Wrong, |key, _| key.link == *link);
         }
-        if let Some(tunnel) = tunnel {
-            // The interface that is gone may be the device of before, in place of which there is
-            // another.
-            self.tunnel_devices
-                .doubt(&Actual::Wrong, |key, _| key == tunnel);
-        }
         self.kernel_routes.doubt(&Actual::Wrong, |_, route| {
             route.is_some_and(|route| {
                 uses(route, link)
@@ -143,6 +146,21 @@ impl Tables {
                         .is_some_and(|source| addresses.contains(&source))
             })
         });
+    }
+
+    /// Returns what a tunnel device is.
+    pub(super) fn tunnel_device(&self, tunnel: Tunnel) -> Actual<&TunnelDevice> {
+        self.tunnel_devices.actual(&tunnel)
+    }
+
+    /// Takes in that others have undone what was made of a tunnel device, and how.
+    pub(super) fn undone(&mut self, now: Instant, tunnel: Tunnel, deed: &str) {
+        self.tunnel_devices.undone(now, &tunnel, deed);
+    }
+
+    /// Returns what others undo again and again, by what would make it.
+    pub(super) fn contested(&self) -> impl Iterator<Item = (Op, &Alarm)> {
+        self.all().into_iter().flat_map(AnyTable::contested)
     }
 
     /// Tries again what failed on an interface.
@@ -312,27 +330,23 @@ impl Tables {
             .fold(zero, |sum, table| sum + table.counts(sweep))
     }
 
-    /// Returns at most `max` rows of a table, without the first `skip`.
-    pub(super) fn rows(&self, kind: view::Kind, skip: usize, max: usize) -> Vec<Row> {
-        match kind {
-            view::Kind::LinkSettings => {
-                rows::<LinkSettings>(self.link_settings.entries(), skip, max)
-            }
-            view::Kind::TunnelDevices => {
-                rows::<TunnelDevices>(self.tunnel_devices.entries(), skip, max)
-            }
-            view::Kind::Neighbours => rows::<Neighbours>(self.neighbours.entries(), skip, max),
-            view::Kind::Fdb => rows::<Fdb>(self.fdb.entries(), skip, max),
-            view::Kind::BpfRoutes => {
-                let entries = self.bpf_v4.entries().chain(self.bpf_v6.entries());
-                rows::<BpfRoutes>(entries, skip, max)
-            }
-            view::Kind::KernelRoutes => {
-                rows::<KernelRoutes>(self.kernel_routes.entries(), skip, max)
-            }
-            view::Kind::Rules => rows::<Rules>(self.rules.entries(), skip, max),
-            view::Kind::Endpoints => rows::<Endpoints>(self.endpoints.entries(), skip, max),
-            view::Kind::Attachments => rows::<Attachments>(self.attachments.entries(), skip, max),
+    /// Returns rows of a table, as `page` says; what nobody wants stays unless it `sweep`s.
+    pub(super) fn rows(&self, page: &Page, sweep: bool, flows: &Flows) -> Vec<Row> {
+        let rows = Rows {
+            page,
+            sweep,
+            waits: &|op| flows.gate(op, |pods| self.leads_to(op, pods)) != Gate::Open,
+        };
+        match page.kind {
+            view::Kind::LinkSettings => rows.of(self.link_settings.entries()),
+            view::Kind::TunnelDevices => rows.of(self.tunnel_devices.entries()),
+            view::Kind::Neighbours => rows.of(self.neighbours.entries()),
+            view::Kind::Fdb => rows.of(self.fdb.entries()),
+            view::Kind::BpfRoutes => rows.of(self.bpf_v4.entries().chain(self.bpf_v6.entries())),
+            view::Kind::KernelRoutes => rows.of(self.kernel_routes.entries()),
+            view::Kind::Rules => rows.of(self.rules.entries()),
+            view::Kind::Endpoints => rows.of(self.endpoints.entries()),
+            view::Kind::Attachments => rows.of(self.attachments.entries()),
         }
     }
 
@@ -448,17 +462,57 @@ fn offer<K: Kind>(table: &Table<K>, changes: &[Change], steps: &mut Steps) {
     }
 }
 
-fn resync<K: Kind>(table: &mut Table<K>, all: Vec<(K::Key, Option<K::Value>)>) -> Vec<Op> {
-    let recovered = table.resync(all);
+fn resync<K: Kind>(
+    now: Instant,
+    table: &mut Table<K>,
+    all: Vec<(K::Key, Option<K::Value>)>,
+) -> Vec<Op> {
+    let recovered = table.resync(now, all);
     recovered.into_iter().map(|key| table.op(key)).collect()
 }
 
-fn rows<'a, K: Kind + 'a>(
-    entries: impl Iterator<Item = Entry<'a, K>>,
-    skip: usize,
-    max: usize,
-) -> Vec<Row> {
-    entries.skip(skip).take(max).map(row::<K>).collect()
+/// Which rows are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    /// Of which table.
+    pub kind: view::Kind,
+    /// How many to leave out at the start.
+    pub skip: usize,
+    /// How many at most.
+    pub max: usize,
+    /// Whether only those that are not as they should be.
+    pub differing: bool,
+}
+
+/// What rows are made by.
+struct Rows<'a> {
+    page: &'a Page,
+    sweep: bool,
+    waits: &'a dyn Fn(&Op) -> bool,
+}
+
+impl Rows<'_> {
+    fn of<'a, K: Kind + 'a>(&self, entries: impl Iterator<Item = Entry<'a, K>>) -> Vec<Row> {
+        entries
+            .filter(|entry| !self.page.differing || entry.reason.is_some())
+            .skip(self.page.skip)
+            .take(self.page.max)
+            .map(|entry| self.row(entry))
+            .collect()
+    }
+
+    /// Makes a row, with the reasons that its table does not know.
+    fn row<K: Kind>(&self, entry: Entry<'_, K>) -> Row {
+        let mut row = entry.row();
+        if row.reason == Some(Reason::Pending) {
+            row.reason = Some(match &row.desired {
+                None if !self.sweep => Reason::Unread,
+                Some(op) if (self.waits)(op) => Reason::Flows,
+                None | Some(_) => Reason::Pending,
+            });
+        }
+        row
+    }
 }
 
 /// Returns whether a route hangs on an interface.

@@ -24,7 +24,7 @@ use crate::{
     datastore::Update,
     event::Event,
     face::{self, Status},
-    reconciler::{Input, Notice, OldFlows, Output, Reconciler},
+    reconciler::{Input, Notice, OldFlows, Output, Page, Reconciler},
 };
 
 /// How many failures are shown by name.
@@ -53,6 +53,8 @@ pub(super) struct Node {
     datastore_problems: Journal,
     /// What is missing on this host.
     obstacles: Journal,
+    /// What others undo again and again.
+    contested: Journal,
     /// What could not be done, by what it is about.
     failing: BTreeMap<String, String>,
     /// Why there is no lease, once it is known.
@@ -84,6 +86,7 @@ impl Node {
             kept: BTreeSet::new(),
             datastore_problems: Journal::new("datastore: "),
             obstacles: Journal::new(""),
+            contested: Journal::new(""),
             failing: BTreeMap::new(),
             helper_problem: None,
             status,
@@ -152,9 +155,18 @@ impl Node {
                 tracing::info!("reading the kernel back, as asked");
                 self.reconciler.handle(now, Input::Resync);
             }
-            face::Request::Rows(RowsRequest { kind, skip }, answer) => {
-                let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-                let rows = self.reconciler.rows(kind, skip, MAX_ROWS);
+            face::Request::Rows(request, answer) => {
+                let RowsRequest {
+                    kind,
+                    skip,
+                    differing,
+                } = request;
+                let rows = self.reconciler.rows(&Page {
+                    kind,
+                    skip: usize::try_from(skip).unwrap_or(usize::MAX),
+                    max: MAX_ROWS,
+                    differing,
+                });
                 // Whoever asked may be gone.
                 drop(answer.send(Rows { rows }));
             }
@@ -302,6 +314,7 @@ impl Node {
             .chain(unread)
             .chain(datastore)
             .chain(failing)
+            .chain(self.contested.lines())
             .chain(old_flows)
             .chain(rest)
             .chain(obstacles)
@@ -324,6 +337,9 @@ impl Node {
     }
 
     fn publish(&mut self) {
+        let contested = self.reconciler.contested();
+        self.contested
+            .set(contested.map(|contested| contested.to_string()));
         let counts = self.reconciler.totals();
         let problems = self.problems(counts.held);
         let status = Status {
@@ -333,7 +349,7 @@ impl Node {
             connected: self.reconciler.is_connected(),
             desired: counts.desired,
             pending: counts.pending,
-            held: counts.held,
+            held: counts.held + counts.contested,
             resyncs: self.resyncs,
             problems,
         };

@@ -137,6 +137,7 @@ async fn the_kernel_is_put_right_again_after_each_way_to_ask_for_it() {
         let request = codec::encode(&RowsRequest {
             kind: Kind::BpfRoutes,
             skip: 0,
+            differing: false,
         });
         let rows = calc.rows(&ByteBuf::from(request.unwrap())).await.unwrap();
         let rows: ipc_proto::view::Rows = codec::decode(&rows).unwrap();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ipc_proto::OpError;
 
-use super::Verdict;
+use super::{Kind, Table, Verdict};
 
 /// The wait after the first failure; it doubles from there.
 const RETRY_MIN: Duration = Duration::from_millis(500);
@@ -67,6 +67,58 @@ impl Hold {
     /// Returns whether the operator was told.
     pub(super) fn is_told(&self) -> bool {
         !matches!(self.error, OpError::NotTried(_))
+    }
+}
+
+impl<K: Kind> Table<K> {
+    /// Ends the waiting of those that failed and of which `is_due` says so.
+    pub(crate) fn retry(&mut self, is_due: impl Fn(&K::Key, Option<&K::Value>, &OpError) -> bool) {
+        let due: Vec<K::Key> = self
+            .timers
+            .iter()
+            .map(|(_, key)| key)
+            .filter(|key| {
+                self.holds
+                    .get(key)
+                    .is_some_and(|hold| is_due(key, self.tracker.desired(key), &hold.error))
+            })
+            .cloned()
+            .collect();
+        for key in due {
+            self.wake(key);
+        }
+    }
+
+    /// Ends the waiting that is over by `now`.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        while let Some((_, key)) = self.timers.first().filter(|(at, _)| *at <= now).cloned() {
+            self.wake(key);
+        }
+        for key in self.contests.tick(now) {
+            self.change(key, |_, _| ());
+        }
+    }
+
+    pub(super) fn wake(&mut self, key: K::Key) {
+        if self.release_spared(&key) {
+            self.change(key.clone(), |_, _| ());
+        }
+        if let Some(hold) = self.holds.get_mut(&key) {
+            if let Wait::Until(at) = hold.wait {
+                self.timers.remove(&(at, key.clone()));
+            }
+            hold.wait = Wait::Over;
+            self.change(key, |_, _| ());
+        }
+    }
+
+    /// Removes the hold of a key, but does not file it.
+    pub(super) fn release(&mut self, key: &K::Key) -> Option<Hold> {
+        let hold = self.holds.remove(key)?;
+        if let Wait::Until(at) = hold.wait {
+            self.timers.remove(&(at, key.clone()));
+        }
+        Some(hold)
     }
 }
 

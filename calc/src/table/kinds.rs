@@ -20,6 +20,8 @@ pub(crate) trait Kind: Debug {
     const ATOMIC: bool = false;
     /// Whether consumers are told of it.
     const TOLD: bool = false;
+    /// Whether what others do to it is heard at once, so that what is not heard of is as it was.
+    const WATCHED: bool = false;
     /// Wraps a change.
     fn op(key: Self::Key, value: Option<Self::Value>) -> Op;
     /// Wraps a reading, as far as the wire has a word for it.
@@ -51,6 +53,7 @@ pub(crate) struct TunnelDevices;
 impl Kind for TunnelDevices {
     type Key = Tunnel;
     type Value = TunnelDevice;
+    const WATCHED: bool = true;
 
     fn op(key: Tunnel, value: Option<TunnelDevice>) -> Op {
         Op::TunnelDevice(key, value)

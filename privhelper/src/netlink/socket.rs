@@ -159,6 +159,50 @@ impl From<Errno> for Refused {
     }
 }
 
+/// A dump as far as it has come.
+#[derive(Debug)]
+struct Dump<T> {
+    sequence: u32,
+    kept: Vec<T>,
+    /// What is dumped has changed meanwhile: something may be missing, or twice.
+    disturbed: bool,
+}
+
+impl<T> Dump<T> {
+    fn new(sequence: u32) -> Self {
+        Self {
+            sequence,
+            kept: Vec::new(),
+            disturbed: false,
+        }
+    }
+
+    /// Takes in a message, and returns whether it was the last one.
+    fn take(
+        &mut self,
+        answer: &NetlinkBuffer<&[u8]>,
+        keep: impl FnOnce(u16, &[u8]) -> Option<T>,
+    ) -> Result<bool, Errno> {
+        if answer.sequence_number() != self.sequence {
+            return Ok(false);
+        }
+        self.disturbed |= answer.flags() & NLM_F_DUMP_INTR != 0;
+        match outcome_of(answer) {
+            None => {
+                let item = keep(answer.message_type(), answer.payload());
+                self.kept.extend(item);
+                Ok(false)
+            }
+            Some(outcome) => outcome.map(|()| true),
+        }
+    }
+
+    /// Returns what was kept, unless it counts for nothing.
+    fn end(self) -> Option<Vec<T>> {
+        (!self.disturbed).then_some(self.kept)
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Requests {
@@ -262,26 +306,13 @@ impl Requests {
         mut keep: impl FnMut(u16, &[u8]) -> Option<T>,
     ) -> Result<Vec<T>, Errno> {
         for _ in 0..DUMPS {
-            let sequence = self.take_sequence(1);
+            let mut dump = Dump::new(self.take_sequence(1));
             let mut bytes = Vec::new();
             let flags = NLM_F_REQUEST | NLM_F_DUMP;
             let (kind, body) = (message.message_type(), body(message));
-            append(&mut bytes, kind, flags, sequence, &body);
-            let (mut kept, mut disturbed) = (Vec::new(), false);
-            self.exchange(&bytes, |answer| {
-                if answer.sequence_number() != sequence {
-                    return Ok(false);
-                }
-                disturbed |= answer.flags() & NLM_F_DUMP_INTR != 0;
-                match outcome_of(answer) {
-                    None => {
-                        kept.extend(keep(answer.message_type(), answer.payload()));
-                        Ok(false)
-                    }
-                    Some(outcome) => outcome.map(|()| true),
-                }
-            })?;
-            if !disturbed {
+            append(&mut bytes, kind, flags, dump.sequence, &body);
+            self.exchange(&bytes, |answer| dump.take(answer, &mut keep))?;
+            if let Some(kept) = dump.end() {
                 return Ok(kept);
             }
         }
@@ -462,6 +493,46 @@ mod tests {
         for cut in 0..answer.len() {
             drop(words(&answer[..cut]));
         }
+    }
+
+    /// Takes in messages of a dump, each with its type, flags, sequence number and body.
+    fn dumped(messages: &[(u16, u16, u32, &[u8])]) -> (Result<bool, Errno>, Option<Vec<u8>>) {
+        let mut dump = Dump::new(7);
+        let mut end = Ok(false);
+        for (kind, flags, sequence, body) in messages {
+            assert_eq!(end, Ok(false), "nothing follows the end");
+            let mut bytes = Vec::new();
+            append(&mut bytes, *kind, *flags, *sequence, body);
+            let answer = NetlinkBuffer::new(bytes.as_slice());
+            end = dump.take(&answer, |_, body| body.first().copied());
+        }
+        (end, dump.end())
+    }
+
+    #[test]
+    fn a_dump_counts_only_if_nothing_has_changed_meanwhile() {
+        const ROUTE: u16 = RTM_NEWROUTE;
+        const MULTI: u16 = 2;
+        const INTR: u16 = MULTI | NLM_F_DUMP_INTR;
+        let done = |flags| (NLMSG_DONE, flags, 7, &[0; 4][..]);
+        let whole = [
+            (ROUTE, MULTI, 7, &[1; 4][..]),
+            (ROUTE, INTR, 6, &[9; 4]), // of one that was given up
+            (ROUTE, MULTI, 7, &[2; 4]),
+            done(MULTI),
+        ];
+        assert_eq!(dumped(&whole), (Ok(true), Some(vec![1, 2])));
+        for disturbed in 0..4 {
+            let mut messages = whole;
+            if let Some((_, flags, 7, _)) = messages.get_mut(disturbed) {
+                *flags = INTR;
+                assert_eq!(dumped(&messages), (Ok(true), None), "{disturbed}");
+            }
+        }
+        // The kernel gives up in the middle.
+        let code = (-libc::ENOMEM).to_ne_bytes();
+        let failed = [whole[0], (NLMSG_DONE, MULTI, 7, &code[..])];
+        assert_eq!(dumped(&failed).0, Err(Errno::ENOMEM));
     }
 
     #[test]

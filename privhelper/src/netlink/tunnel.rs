@@ -1,60 +1,27 @@
 //! Upkeep of a VXLAN device in classic mode.
 //!
-//! What can be changed in place is; a device that differs in the rest is made again. A device of
-//! another kind that has the name is not ours, and stays.
+//! What can be changed in place is; a device that differs in the rest is made again; one of ours that
+//! somebody has renamed gets its name back. A device of another kind that has the name is not ours,
+//! and stays; so does one under another name that has our VNI and port, which is named in the error.
+
+mod message;
 
 use std::net::IpAddr;
 
-use ipc_proto::{IfName, Mac, OpError, TunnelDevice};
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use ipc_proto::{IfName, OpError, TunnelDevice};
 use netlink_packet_route::{
-    AddressFamily, RouteNetlinkMessage,
+    RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage},
-    link::{InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
+    link::{LinkAttribute, LinkFlags, LinkMessage},
 };
 use nix::errno::Errno;
 
+use self::message::{Actual, Fixed, address_message, creation, full, take_apart};
 use super::{
-    kernel,
+    Refused, kernel,
     socket::{Request, Requests},
 };
 use crate::links::Links;
-
-/// What cannot be changed in place.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Fixed {
-    vni: Option<u32>,
-    port: Option<u16>,
-    local: Option<IpAddr>,
-    parent: Option<u32>,
-    learning: bool,
-    /// Flow-based, or an extension of VXLAN.
-    other_mode: bool,
-}
-
-impl From<&TunnelDevice> for Fixed {
-    fn from(device: &TunnelDevice) -> Self {
-        Self {
-            vni: Some(device.vni),
-            port: Some(device.port),
-            local: Some(device.local),
-            parent: Some(device.parent.index),
-            learning: false,
-            other_mode: false,
-        }
-    }
-}
-
-/// A device as the kernel reports it.
-#[derive(Clone, Debug)]
-struct Actual {
-    index: u32,
-    up: bool,
-    mac: Option<Mac>,
-    mtu: u32,
-    /// None if it is of another kind.
-    fixed: Option<Fixed>,
-}
 
 /// What there is of a device.
 #[derive(Debug)]
@@ -87,14 +54,9 @@ pub(super) fn set(
             None
         }
     };
-    let actual = if let Some(actual) = found {
-        actual
-    } else {
-        let message = RouteNetlinkMessage::NewLink(creation(name, device));
-        let flags = NLM_F_CREATE | NLM_F_EXCL;
-        change(requests, "RTM_NEWLINK", name, Request::new(&message, flags))?;
-        find(requests, name)?
-            .ok_or_else(|| kernel(&format!("RTM_GETLINK {name}"), &Errno::ENODEV.into()))?
+    let actual = match found {
+        Some(actual) => actual,
+        None => create(requests, name, device)?,
     };
     let mut first = Ok(());
     let mut attempt = |outcome: Result<(), OpError>| {
@@ -116,12 +78,109 @@ pub(super) fn set(
     }
     attempt(set_address(requests, name, actual.index, device.address));
     if !actual.up {
-        attempt(modify(requests, name, actual.index, |message| {
-            message.header.flags = LinkFlags::Up;
-            message.header.change_mask = LinkFlags::Up;
-        }));
+        attempt(set_up(requests, name, &actual, device));
     }
     first
+}
+
+/// Makes the device, or finds it under another name, and returns it.
+fn create(
+    requests: &mut Requests,
+    name: &IfName,
+    device: &TunnelDevice,
+) -> Result<Actual, OpError> {
+    let message = RouteNetlinkMessage::NewLink(creation(name, device));
+    match send(requests, Request::create(&message)) {
+        Ok(()) => {}
+        Err(refused) if refused.errno == Errno::EEXIST => {
+            let rivals = vxlans(requests, |fixed| fixed.shares_packets(device));
+            match rivals.first() {
+                // There is no other like it, so that it was made as this one.
+                Some(rival) if is_ours(rival, device) => rename(requests, rival, name)?,
+                Some(rival) => {
+                    let call = format!(
+                        "RTM_NEWLINK {name}: {}#{} has VNI {} and UDP port {}: remove it, or set \
+                         another vxlanVNI or vxlanPort",
+                        rival.name, rival.index, device.vni, device.port
+                    );
+                    return Err(kernel(&call, &refused));
+                }
+                None => return Err(kernel(&format!("RTM_NEWLINK {name}"), &refused)),
+            }
+        }
+        Err(refused) => return Err(kernel(&format!("RTM_NEWLINK {name}"), &refused)),
+    }
+    find(requests, name)?
+        .ok_or_else(|| kernel(&format!("RTM_GETLINK {name}"), &Errno::ENODEV.into()))
+}
+
+/// Returns whether a device is the one that shall be, under whatever name.
+fn is_ours(found: &Actual, device: &TunnelDevice) -> bool {
+    found.fixed == Some(Fixed::from(device)) && found.mac == Some(device.mac)
+}
+
+/// Gives a device the name that it should have. What hangs on it stays.
+fn rename(requests: &mut Requests, found: &Actual, name: &IfName) -> Result<(), OpError> {
+    tracing::info!(%name, was = found.name, "the tunnel device gets its name back");
+    let attempt = |requests: &mut Requests| {
+        let mut message = LinkMessage::default();
+        message.header.index = found.index;
+        message
+            .attributes
+            .push(LinkAttribute::IfName(name.to_string()));
+        let message = RouteNetlinkMessage::SetLink(message);
+        send(requests, Request::change(&message))
+    };
+    let outcome = match attempt(requests) {
+        // Linux before 6.2 renames only what is down.
+        Err(refused) if refused.errno == Errno::EBUSY => {
+            modify(requests, name, found.index, |message| {
+                message.header.change_mask = LinkFlags::Up;
+            })?;
+            attempt(requests)
+        }
+        other => other,
+    };
+    let call = || format!("RTM_SETLINK {}: rename to {name}", found.name);
+    outcome.map_err(|refused| kernel(&call(), &refused))
+}
+
+fn set_up(
+    requests: &mut Requests,
+    name: &IfName,
+    actual: &Actual,
+    device: &TunnelDevice,
+) -> Result<(), OpError> {
+    let mut message = LinkMessage::default();
+    message.header.index = actual.index;
+    message.header.flags = LinkFlags::Up;
+    message.header.change_mask = LinkFlags::Up;
+    let message = RouteNetlinkMessage::SetLink(message);
+    send(requests, Request::change(&message)).map_err(|refused| {
+        let mut call = format!("RTM_SETLINK {name} up");
+        if refused.errno == Errno::EADDRINUSE {
+            let others = vxlans(requests, |fixed| fixed.shares_port(device));
+            let other = others.iter().find(|other| other.index != actual.index);
+            let other = other.map_or("another program".to_owned(), |other| other.name.clone());
+            call = format!(
+                "{call}: {other} has UDP port {}: stop or remove it, or set another vxlanPort",
+                device.port
+            );
+        }
+        kernel(&call, &refused)
+    })
+}
+
+/// Returns the VXLAN devices that are as `is_meant` says; none if the kernel does not tell.
+fn vxlans(requests: &mut Requests, is_meant: impl Fn(&Fixed) -> bool) -> Vec<Actual> {
+    let message = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    let found = requests.dump(&message, |message| {
+        let RouteNetlinkMessage::NewLink(message) = message else {
+            return None;
+        };
+        Some(take_apart(&message)).filter(|found| found.fixed.as_ref().is_some_and(&is_meant))
+    });
+    found.unwrap_or_default()
 }
 
 /// Removes the device.
@@ -193,78 +252,6 @@ fn get(requests: &mut Requests, name: &IfName) -> Result<Option<Actual>, Errno> 
         Ok(_) | Err(Errno::ENODEV) => Ok(None),
         Err(errno) => Err(errno),
     }
-}
-
-fn take_apart(message: &LinkMessage) -> Actual {
-    let mut actual = Actual {
-        index: message.header.index,
-        up: message.header.flags.contains(LinkFlags::Up),
-        mac: None,
-        mtu: 0,
-        fixed: None,
-    };
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the rest is of no matter")]
-    for attribute in &message.attributes {
-        match attribute {
-            LinkAttribute::Address(bytes) => {
-                actual.mac = bytes.as_slice().try_into().ok().map(Mac);
-            }
-            LinkAttribute::Mtu(mtu) => actual.mtu = *mtu,
-            LinkAttribute::LinkInfo(infos) => {
-                for info in infos {
-                    if let LinkInfo::Data(InfoData::Vxlan(options)) = info {
-                        actual.fixed = Some(fixed(options));
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    actual
-}
-
-fn fixed(options: &[InfoVxlan]) -> Fixed {
-    let mut fixed = Fixed::default();
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the rest has its default")]
-    for option in options {
-        match option {
-            InfoVxlan::Id(vni) => fixed.vni = Some(*vni),
-            InfoVxlan::Port(port) => fixed.port = Some(*port),
-            InfoVxlan::Local(own) => fixed.local = Some(IpAddr::V4(*own)),
-            InfoVxlan::Local6(own) => fixed.local = Some(IpAddr::V6(*own)),
-            InfoVxlan::Link(parent) => fixed.parent = Some(*parent),
-            InfoVxlan::Learning(learning) => fixed.learning = *learning,
-            InfoVxlan::CollectMetadata(true) | InfoVxlan::Gbp | InfoVxlan::Gpe => {
-                fixed.other_mode = true;
-            }
-            _ => {}
-        }
-    }
-    fixed
-}
-
-fn creation(name: &IfName, device: &TunnelDevice) -> LinkMessage {
-    let local = match device.local {
-        IpAddr::V4(own) => InfoVxlan::Local(own),
-        IpAddr::V6(own) => InfoVxlan::Local6(own),
-    };
-    let options = vec![
-        InfoVxlan::Id(device.vni),
-        InfoVxlan::Port(device.port),
-        local,
-        InfoVxlan::Link(device.parent.index),
-        InfoVxlan::Learning(false),
-    ];
-    let mut message = LinkMessage::default();
-    message.attributes = vec![
-        LinkAttribute::IfName(name.to_string()),
-        LinkAttribute::Address(device.mac.0.to_vec()),
-        LinkAttribute::LinkInfo(vec![
-            LinkInfo::Kind(InfoKind::Vxlan),
-            LinkInfo::Data(InfoData::Vxlan(options)),
-        ]),
-    ];
-    message
 }
 
 fn delete(requests: &mut Requests, name: &IfName, index: u32) -> Result<(), OpError> {
@@ -347,26 +334,7 @@ fn addresses(requests: &mut Requests, index: u32) -> Result<Vec<(IpAddr, u8)>, E
     })
 }
 
-fn address_message(index: u32, (address, length): (IpAddr, u8)) -> AddressMessage {
-    let mut message = AddressMessage::default();
-    message.header.index = index;
-    message.header.family = match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
-    };
-    message.header.prefix_len = length;
-    message.attributes.push(AddressAttribute::Local(address));
-    message
-}
-
-fn full(address: IpAddr) -> u8 {
-    match address {
-        IpAddr::V4(_) => 32,
-        IpAddr::V6(_) => 128,
-    }
-}
-
-fn send(requests: &mut Requests, request: Request) -> Result<(), super::Refused> {
+fn send(requests: &mut Requests, request: Request) -> Result<(), Refused> {
     requests.send(&[request]).into_iter().collect()
 }
 

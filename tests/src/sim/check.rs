@@ -21,8 +21,8 @@ use super::{
 
 /// Longer than anything waits, several times over.
 const PATIENCE: Duration = Duration::from_secs(200);
-/// As long as the longest wait after a failure, and the longest after that.
-const LAST_TRIES: Duration = Duration::from_secs(65);
+/// As long as the longest wait after a failure, the longest after that, and a repair must stand for.
+const LAST_TRIES: Duration = Duration::from_secs(125);
 /// More rounds than anything takes without time passing.
 const MAX_ROUNDS: u32 = 2000;
 

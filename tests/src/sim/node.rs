@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use calc::{Calculator, FeedOrder, Input, Output, Reconciler, event::Event};
+use calc::{Calculator, FeedOrder, Input, Output, Page, Reconciler, event::Event};
 use ipc_proto::{Ack, Batch, BatchId, FlowsDone, Lane, LinkEvent, Observed, Op, OpError, view};
 use ipnet::IpNet;
 
@@ -376,7 +376,14 @@ impl Node {
         ];
         kinds
             .into_iter()
-            .flat_map(|kind| self.reconciler.rows(kind, 0, usize::MAX))
+            .flat_map(|kind| {
+                self.reconciler.rows(&Page {
+                    kind,
+                    skip: 0,
+                    max: usize::MAX,
+                    differing: false,
+                })
+            })
             .filter_map(|row| row.desired)
             .filter_map(|op| Some((Key::of(&op)?, op)))
             .collect()

@@ -139,6 +139,101 @@ fn an_interface_of_another_kind_with_the_tunnels_name_stays() {
 }
 
 #[test]
+fn a_renamed_tunnel_device_gets_its_name_back_with_all_that_hangs_on_it() {
+    test(
+        "l2::a_renamed_tunnel_device_gets_its_name_back_with_all_that_hangs_on_it",
+        || async {
+            let (_helper, mut calc) = world().await;
+            for (tunnel, name, other) in [
+                (Tunnel::VxlanV4, "vxlan.calico", "10.1.1.0"),
+                (Tunnel::VxlanV6, "vxlan-v6.calico", "fd00:1:1::"),
+            ] {
+                let set = || Op::TunnelDevice(tunnel, Some(device(tunnel)));
+                calc.must_apply([set()]).await;
+                let link = link(name);
+                let mac = "02:00:00:00:00:09";
+                shell(&format!(
+                    "ip neigh add {other} lladdr {mac} dev {name} nud permanent
+                     bridge fdb add {mac} dev {name} dst {} self permanent",
+                    if other.contains(':') {
+                        "2001:db8::9"
+                    } else {
+                        "192.0.2.9"
+                    }
+                ));
+                let hangs = || {
+                    shell(&format!(
+                        "ip neigh show dev {name} nud permanent; bridge fdb show dev {name}"
+                    ))
+                };
+                let before = hangs();
+                shell(&format!("ip link set {name} name other"));
+                assert_eq!(read_tunnels(&mut calc).await, []);
+                calc.must_apply([set()]).await;
+                let found = Observed::TunnelDevice(tunnel, Some(device(tunnel)));
+                assert_eq!(read_tunnels(&mut calc).await, [found]);
+                assert_eq!(tests::helper::link(name), link);
+                assert_eq!(hangs(), before);
+                // Not only renamed: what differs is put right.
+                shell(&format!(
+                    "ip link set {name} down; ip link set {name} name other mtu 1300"
+                ));
+                calc.must_apply([set()]).await;
+                assert_eq!(tests::helper::link(name), link);
+                calc.must_apply([Op::TunnelDevice(tunnel, None)]).await;
+            }
+        },
+    );
+}
+
+#[test]
+fn who_has_the_tunnels_vni_or_port_stays_and_is_named() {
+    test(
+        "l2::who_has_the_tunnels_vni_or_port_stays_and_is_named",
+        || async {
+            let (_helper, mut calc) = world().await;
+            let set = || Op::TunnelDevice(Tunnel::VxlanV4, Some(device(Tunnel::VxlanV4)));
+            // The same but for the hardware address; and one that shares the port alone.
+            for (make, errno, said) in [
+                (
+                    "ip link add theirs type vxlan id 4096 dstport 4789 local 192.0.2.1 dev eth0 \
+                     nolearning",
+                    17,
+                    "theirs#",
+                ),
+                (
+                    "ip link add theirs type vxlan external dstport 4789 && ip link set theirs up",
+                    98,
+                    "theirs has UDP port 4789",
+                ),
+            ] {
+                shell(make);
+                let before = shell("ip -d link show theirs");
+                let failed = calc.apply([set()]).await;
+                let [(0, error @ OpError::Kernel { errno: got, .. })] = failed.as_slice() else {
+                    panic!("{failed:?}")
+                };
+                assert_eq!(*got, errno, "{error}");
+                let text = error.to_string();
+                assert!(
+                    text.contains(said) && text.contains("another vxlan"),
+                    "{text}"
+                );
+                assert!(error.is_transient());
+                assert_eq!(shell("ip -d link show theirs"), before);
+                shell("ip link del theirs");
+                calc.must_apply([set()]).await;
+                calc.must_apply([Op::TunnelDevice(Tunnel::VxlanV4, None)])
+                    .await;
+            }
+            // The other family's tunnel has the same VNI and port.
+            shell("ip link add theirs type vxlan id 4096 dstport 4789 local 2001:db8::1 dev eth0");
+            calc.must_apply([set()]).await;
+        },
+    );
+}
+
+#[test]
 fn neighbours_and_forwarding_entries_read_back_as_they_were_set() {
     test(
         "l2::neighbours_and_forwarding_entries_read_back_as_they_were_set",

@@ -30,6 +30,7 @@ fn an_early_route_is_spared_until_its_link_is_no_longer_new_and_then_swept_by_it
     let start = bench.now;
     assert_eq!(bench.poll(), None);
     assert!(bench.calc.is_in_sync(), "all that is wanted is there");
+    assert_eq!(bench.reasons(view::Kind::KernelRoutes), [Reason::Grace]);
     assert_eq!(bench.calc.poll_timeout(), Some(start + PERIOD));
     // Neither a flap nor a reading starts it again.
     bench.now = start + PERIOD / 2;

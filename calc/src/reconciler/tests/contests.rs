@@ -1,0 +1,312 @@
+//! What the reconciler does when others undo what it has made.
+
+use ipc_proto::{Tunnel, TunnelDevice};
+
+use super::*;
+
+fn device() -> TunnelDevice {
+    TunnelDevice {
+        vni: 4096,
+        port: 4789,
+        local: [192, 0, 2, 9].into(),
+        parent: link(2),
+        mac: Mac([2; 6]),
+        mtu: 1450,
+        address: [10, 0, 0, 1].into(),
+    }
+}
+
+fn set() -> Op {
+    Op::TunnelDevice(Tunnel::VxlanV4, Some(device()))
+}
+
+/// The device as it is seen when it is as it was made.
+fn seen(index: u32) -> LinkState {
+    LinkState {
+        link: Link {
+            index,
+            name: "vxlan.calico".parse().unwrap(),
+        },
+        role: LinkRole::Tunnel(Tunnel::VxlanV4),
+        mac: Some(device().mac),
+        mtu: device().mtu,
+        addresses: vec!["10.0.0.1/32".parse().unwrap()],
+        ..state(index, true)
+    }
+}
+
+/// Starts with the device in place.
+fn standing() -> Bench {
+    let mut bench = Bench::new(vec![
+        Observed::Link(seen(7)),
+        Observed::TunnelDevice(Tunnel::VxlanV4, Some(device())),
+    ]);
+    bench.want(&set());
+    assert_eq!(bench.poll(), None);
+    bench
+}
+
+impl Bench {
+    fn link(&mut self, state: LinkState) {
+        self.handle(Input::Link(LinkEvent::Set(state)));
+    }
+
+    /// Expects the device to be made, and has it made with this index.
+    #[track_caller]
+    fn repair(&mut self, index: u32) {
+        assert_eq!(self.ops(), [set()]);
+        self.ack(Vec::new());
+        self.link(seen(index));
+        assert_eq!(self.poll(), None);
+    }
+
+    fn pass(&mut self, millis: u64) {
+        self.now += Duration::from_millis(millis);
+    }
+
+    fn contested(&self) -> Vec<String> {
+        let contested = self.calc.contested();
+        contested.map(|contested| contested.to_string()).collect()
+    }
+}
+
+#[test]
+fn a_device_that_somebody_keeps_removing_is_made_ever_more_rarely() {
+    let mut bench = standing();
+    let mut index = 7;
+    let mut remove = |bench: &mut Bench| {
+        let link = seen(index).link;
+        bench.handle(Input::Link(LinkEvent::Gone(link)));
+        index += 1;
+        index
+    };
+    let next = remove(&mut bench);
+    bench.repair(next);
+    assert!(bench.calc.is_in_sync());
+    for wait in [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000] {
+        let next = remove(&mut bench);
+        assert_eq!(bench.poll(), None, "it waits");
+        let counts = bench.calc.totals();
+        assert_eq!((counts.pending, counts.held, counts.contested), (0, 0, 1));
+        assert!(!bench.calc.is_in_sync());
+        let due = bench.now + Duration::from_millis(wait);
+        assert_eq!(bench.calc.poll_timeout(), Some(due));
+        bench.pass(wait - 1);
+        assert_eq!(bench.poll(), None);
+        bench.pass(1);
+        bench.repair(next);
+    }
+    // One line, which does not change, until it has stood for a minute.
+    let told = [
+        "tunnel device VxlanV4: another program undoes it again and again (3 times within 500ms; \
+         last: vxlan.calico was removed or renamed), so that it is repaired ever more rarely, at \
+         most every 30 s: see who does it (ip monitor link) and have it leave the interface alone, \
+         as by excluding it from NetworkManager or systemd-networkd",
+    ];
+    assert_eq!(bench.contested(), told);
+    bench.pass(59_999);
+    assert_eq!(bench.poll(), None);
+    assert_eq!(bench.contested(), told);
+    bench.pass(1);
+    assert_eq!(bench.poll(), None);
+    assert!(bench.contested().is_empty());
+    assert_eq!(bench.calc.poll_timeout(), None);
+    let next = remove(&mut bench);
+    bench.repair(next);
+    assert!(bench.contested().is_empty(), "it begins anew");
+}
+
+#[test]
+fn what_is_done_to_a_device_is_named_and_put_right_at_once() {
+    let other = |change: fn(&mut LinkState)| {
+        let mut state = seen(7);
+        change(&mut state);
+        state
+    };
+    for (deed, state) in [
+        ("vxlan.calico was set down", other(|state| state.up = false)),
+        (
+            "vxlan.calico got another MAC address",
+            other(|state| state.mac = Some(Mac([4; 6]))),
+        ),
+        (
+            "vxlan.calico got the MTU 1500",
+            other(|state| state.mtu = 1500),
+        ),
+        (
+            "vxlan.calico got other addresses",
+            other(|state| state.addresses.clear()),
+        ),
+        (
+            "vxlan.calico got other addresses",
+            other(|state| {
+                state.addresses.push("169.254.7.7/16".parse().unwrap());
+            }),
+        ),
+    ] {
+        let mut bench = standing();
+        bench.link(state.clone());
+        bench.repair(7);
+        for wait in [500, 1000] {
+            bench.link(state.clone());
+            bench.pass(wait);
+            bench.repair(7);
+        }
+        let [line] = bench.contested().try_into().unwrap();
+        assert!(line.contains(deed), "{line}");
+    }
+    // What the kernel adds by itself is no deed.
+    let mut bench = standing();
+    bench.link(other(|state| {
+        state.addresses.push("fe80::1/64".parse().unwrap());
+    }));
+    assert_eq!(bench.poll(), None);
+}
+
+#[test]
+fn a_device_in_the_making_is_not_undone() {
+    let mut bench = Bench::new(Vec::new());
+    bench.want(&set());
+    assert_eq!(bench.ops(), [set()]);
+    // Made, set up, and then complete; all before the answer.
+    let bare = LinkState {
+        addresses: Vec::new(),
+        mtu: 1500,
+        ..seen(7)
+    };
+    bench.link(LinkState {
+        up: false,
+        ..bare.clone()
+    });
+    bench.link(bare);
+    bench.link(seen(7));
+    bench.ack(Vec::new());
+    assert_eq!(bench.poll(), None);
+    assert!(bench.calc.is_in_sync());
+}
+
+#[test]
+fn another_device_is_another_matter() {
+    let mut bench = standing();
+    let other = TunnelDevice {
+        port: 4790,
+        ..device()
+    };
+    for _ in 0..2 {
+        bench.link(state_down());
+        bench.ops();
+        if bench.batch.is_some() {
+            bench.ack(Vec::new());
+        }
+    }
+    assert_eq!(bench.poll(), None, "it waits");
+    let other = Op::TunnelDevice(Tunnel::VxlanV4, Some(other));
+    bench.want(&other);
+    assert_eq!(bench.ops(), [other]);
+    bench.ack(Vec::new());
+    let none = Op::TunnelDevice(Tunnel::VxlanV4, None);
+    bench.link(state_down());
+    bench.want(&none);
+    assert_eq!(bench.ops(), [none]);
+    bench.ack(Vec::new());
+    assert_eq!(bench.calc.poll_timeout(), None);
+}
+
+fn state_down() -> LinkState {
+    LinkState {
+        up: false,
+        ..seen(7)
+    }
+}
+
+#[test]
+fn what_every_reading_finds_undone_is_told_and_no_longer_when_it_stands() {
+    let mut bench = Bench::new(vec![observed(route(true))]);
+    bench.want(&route(true));
+    for undone in 1..=3 {
+        assert_eq!(bench.contested().len(), 0, "{undone}");
+        bench.pass(90_000);
+        bench.handle(Input::Resync);
+        bench.welcome(Vec::new());
+        if undone > 1 {
+            assert_eq!(bench.poll(), None);
+            bench.pass(1000);
+        }
+        assert_eq!(bench.ops(), [route(true)]);
+        bench.ack(Vec::new());
+    }
+    let [line] = bench.contested().try_into().unwrap();
+    let told = "kernel route 10.9.0.0/16 metric 0 in table Main: another program undoes it again \
+                and again (3 times within 181s; last: was removed)";
+    assert!(line.starts_with(told), "{line}");
+    assert!(line.ends_with("(ip monitor route rule)"), "{line}");
+    // It is not known to stand before it is read.
+    bench.pass(600_000);
+    assert_eq!(bench.poll(), None);
+    assert_eq!(bench.contested().len(), 1);
+    bench.handle(Input::Resync);
+    bench.welcome(vec![observed(route(true))]);
+    assert_eq!(bench.poll(), None);
+    assert_eq!(bench.contested().len(), 0);
+}
+
+#[test]
+fn what_others_put_right_meanwhile_is_not_made() {
+    let mut bench = Bench::new(vec![observed(route(true))]);
+    bench.want(&route(true));
+    for _ in 0..2 {
+        bench.handle(Input::Resync);
+        bench.welcome(Vec::new());
+        if !bench.ops().is_empty() {
+            bench.ack(Vec::new());
+        }
+    }
+    assert!(!bench.calc.is_in_sync(), "it waits");
+    bench.handle(Input::Resync);
+    bench.welcome(vec![observed(route(true))]);
+    assert!(bench.calc.is_in_sync());
+    bench.pass(600_000);
+    assert_eq!(bench.poll(), None);
+}
+
+#[test]
+fn what_was_lost_by_a_dead_helper_was_not_undone() {
+    let mut bench = Bench::new(Vec::new());
+    bench.want(&route(true));
+    for _ in 0..5 {
+        assert_eq!(bench.ops(), [route(true)]);
+        bench.handle(Input::Disconnected);
+        bench.connect(Vec::new());
+    }
+    assert_eq!(bench.contested().len(), 0);
+}
+
+#[test]
+fn of_very_many_that_are_undone_most_are_repaired_at_once() {
+    let all: Vec<Op> = (0..200)
+        .flat_map(|high| (0..20).map(move |low| (high, low)))
+        .map(|(high, low)| {
+            let prefix = format!("10.{high}.{low}.0/24").parse().unwrap();
+            let Op::KernelRoute(_, route) = route(true) else {
+                panic!("a route")
+            };
+            Op::KernelRoute(RouteKey::new(Table::Main, prefix, 0), route)
+        })
+        .collect();
+    let mut bench = Bench::new(all.iter().cloned().map(observed).collect());
+    for op in &all {
+        bench.want(op);
+    }
+    assert_eq!(bench.poll(), None);
+    bench.handle(Input::Resync);
+    bench.welcome(Vec::new());
+    assert_eq!(bench.calc.totals().pending, all.len());
+    while !bench.ops().is_empty() {
+        bench.ack(Vec::new());
+    }
+    // Again: as many as are followed wait.
+    bench.handle(Input::Resync);
+    bench.welcome(Vec::new());
+    let counts = bench.calc.totals();
+    assert_eq!((counts.pending, counts.contested), (all.len() - 1000, 1000));
+}
