@@ -148,15 +148,23 @@ pub(crate) enum RowsError {
     Endless,
 }
 
-/// Asks `calc` for a whole table.
-pub(crate) async fn rows(calc: &Connection, kind: Kind) -> Result<Vec<Row>, RowsError> {
+/// Asks `calc` for a whole table, or for all of it that is not as it should be.
+pub(crate) async fn rows(
+    calc: &Connection,
+    kind: Kind,
+    differing: bool,
+) -> Result<Vec<Row>, RowsError> {
     let proxy = calc_proxy(calc).await?;
     let mut all = Vec::new();
     loop {
         let Ok(skip) = u32::try_from(all.len()) else {
             return Err(RowsError::Endless);
         };
-        let request = codec::encode(&RowsRequest { kind, skip })?;
+        let request = codec::encode(&RowsRequest {
+            kind,
+            skip,
+            differing,
+        })?;
         let answer = proxy.rows(&ByteBuf::from(request)).await?;
         let page: Rows = codec::decode(&answer)?;
         if page.rows.is_empty() {

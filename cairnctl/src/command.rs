@@ -31,6 +31,8 @@ enum Command {
     Status,
     /// Show a table: what is, and where it differs from what should be.
     Routes(Tables),
+    /// Show what is not as it should be, and why; fails if there is anything.
+    Diff,
     /// Have the kernel read back and repaired.
     Resync,
 }
@@ -46,6 +48,9 @@ struct Tables {
     /// The kernel's routes.
     #[arg(long)]
     kernel: bool,
+    /// The routing rules that lead to the second table.
+    #[arg(long)]
+    rules: bool,
     /// Neighbours and forwarding entries.
     #[arg(long)]
     neighbours: bool,
@@ -61,6 +66,7 @@ impl Tables {
     fn kinds(self) -> &'static [Kind] {
         match self {
             Self { kernel: true, .. } => &[Kind::KernelRoutes],
+            Self { rules: true, .. } => &[Kind::Rules],
             Self {
                 neighbours: true, ..
             } => &[Kind::Neighbours, Kind::Fdb],
@@ -107,7 +113,7 @@ pub(crate) async fn run(args: &Args) -> Result<(String, bool), Error> {
             let calc = open_calc(args).await?;
             let mut listings = Vec::new();
             for kind in tables.kinds() {
-                let listed = client::rows(&calc, *kind).await?;
+                let listed = client::rows(&calc, *kind, false).await?;
                 listings.push((*kind, listed));
             }
             let text = if args.json {
@@ -116,6 +122,15 @@ pub(crate) async fn run(args: &Args) -> Result<(String, bool), Error> {
                 rows::text(&listings)
             };
             Ok((text, true))
+        }
+        Command::Diff => {
+            let calc = open_calc(args).await?;
+            let mut listings = Vec::new();
+            for kind in rows::KINDS {
+                listings.push((kind, client::rows(&calc, kind, true).await?));
+            }
+            let good = listings.iter().all(|(_, rows)| rows.is_empty());
+            Ok((rows::diff(listings, args.json), good))
         }
         Command::Resync => {
             let calc = open_calc(args).await?;

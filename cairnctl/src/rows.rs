@@ -1,35 +1,16 @@
 //! Tables as rows of cells: which columns a kind has, and how what is compares to what should be.
 
 mod cells;
+mod diff;
 #[cfg(test)]
 mod tests;
 
-use ipc_proto::view::{Kind, Row};
+use ipc_proto::view::{Kind, Reason, Row};
 use serde_json::{Map, Value, json};
 
 use self::cells::Cells;
+pub(crate) use self::diff::{KINDS, diff};
 use crate::table;
-
-/// What became of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// What is, should be.
-    Ok,
-    /// It differs, and will be changed.
-    Pending,
-    /// It differs, and the last attempt to change it failed.
-    Failing,
-}
-
-impl State {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Pending => "pending",
-            Self::Failing => "failing",
-        }
-    }
-}
 
 /// A row that can be shown.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +19,8 @@ struct Line {
     cells: Vec<Value>,
     /// Whether there is anything under the key.
     present: bool,
-    state: State,
+    /// How it stands, in a word.
+    state: &'static str,
     /// What is wrong, if anything.
     why: Option<String>,
 }
@@ -46,8 +28,8 @@ struct Line {
 impl Line {
     fn text(&self) -> Vec<String> {
         let state = match &self.why {
-            None => self.state.name().to_owned(),
-            Some(why) => format!("{}: {why}", self.state.name()),
+            None => self.state.to_owned(),
+            Some(why) => format!("{}: {why}", self.state),
         };
         let cells = self.cells.iter().map(table::text);
         cells.chain([state]).collect()
@@ -82,7 +64,7 @@ pub(crate) fn json(listings: &[(Kind, Vec<Row>)]) -> Value {
             let mut object: Map<_, _> = names.zip(line.cells).collect();
             object.insert("type".to_owned(), cells::type_name(*kind).into());
             object.insert("present".to_owned(), line.present.into());
-            object.insert("state".to_owned(), line.state.name().into());
+            object.insert("state".to_owned(), line.state.into());
             object.insert("why".to_owned(), json!(line.why));
             all.push(object.into());
         }
@@ -100,32 +82,54 @@ fn line(kind: Kind, row: &Row) -> Option<Line> {
     let wanted = row.desired.as_ref().and_then(cells::cells);
     let found = actual.as_ref().and_then(cells::cells);
     let Cells { key, value } = found.as_ref().or(wanted.as_ref())?;
-    let difference = match (
-        wanted.as_ref().and_then(|wanted| wanted.value.as_ref()),
-        &found,
-    ) {
+    let wanted_value = wanted.as_ref().and_then(|wanted| wanted.value.as_ref());
+    let difference = match (wanted_value, &found) {
         (None, None) => return None,
-        // Compared as they are: an interface that was made anew has its old name.
-        (Some(_), Some(_)) if row.desired == actual => None,
-        (Some(_), None) => Some("to be added".to_owned()),
-        (None, Some(_)) => Some("to be removed".to_owned()),
+        (Some(_), None) => "to be added".to_owned(),
+        (None, Some(_)) => "to be removed".to_owned(),
         (Some(wanted), Some(_)) => {
             let wanted: Vec<_> = wanted.iter().map(table::text).collect();
-            Some(format!("to become {}", wanted.join(" ")))
+            format!("to become {}", wanted.join(" "))
         }
     };
-    let (state, why) = match (difference, &row.failed) {
-        (None, _) => (State::Ok, None),
-        (Some(difference), None) => (State::Pending, Some(difference)),
-        (Some(difference), Some(error)) => (State::Failing, Some(format!("{difference}: {error}"))),
-    };
+    let why = row.reason.as_ref().map(|reason| match detail(reason) {
+        None => difference,
+        Some(detail) => format!("{difference}: {detail}"),
+    });
     let mut cells = key.clone();
     cells.extend(value.iter().flatten().cloned());
     cells.resize(cells::columns(kind).len(), Value::Null);
     Some(Line {
         cells,
         present: found.is_some(),
-        state,
+        state: state(row.reason.as_ref()),
         why,
     })
+}
+
+/// Returns in a word how a key stands.
+const fn state(reason: Option<&Reason>) -> &'static str {
+    match reason {
+        None => "ok",
+        Some(Reason::Pending) => "pending",
+        Some(Reason::Failed(_)) => "failing",
+        Some(Reason::Contested) => "contested",
+        Some(Reason::Grace) => "in grace",
+        Some(Reason::Flows) => "waiting",
+        Some(Reason::Unread) => "kept",
+    }
+}
+
+/// Returns what else there is to say about it.
+fn detail(reason: &Reason) -> Option<String> {
+    match reason {
+        Reason::Pending => None,
+        Reason::Failed(error) => Some(error.to_string()),
+        Reason::Contested => Some("others undo it again and again, so it waits".to_owned()),
+        Reason::Grace => Some("its interface is new, so it may be wanted soon".to_owned()),
+        Reason::Flows => {
+            Some("the flows of the address's former owner are to be forgotten first".to_owned())
+        }
+        Reason::Unread => Some("not while parts of the datastore cannot be read".to_owned()),
+    }
 }

@@ -72,7 +72,7 @@ fn row(index: u32) -> Row {
     Row {
         desired: Some(Op::BpfRoute(prefix, Some(route.clone()))),
         actual: Some(Observed::BpfRoute(prefix, Some(route))),
-        failed: None,
+        reason: None,
     }
 }
 

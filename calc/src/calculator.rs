@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use crate::{
     event::Event,
-    index::Index,
+    index::{Index, WorkloadTable},
     kind::{self, Kind, World},
     obstacles,
     resolver::Resolver,
@@ -34,6 +34,13 @@ impl Calculator {
             resolver: Resolver::default(),
             kinds: kind::all(),
         }
+    }
+
+    /// Has routes to workloads of this node go to another table.
+    #[must_use]
+    pub fn with_workload_table(mut self, table: WorkloadTable) -> Self {
+        self.index.workload_table = table;
+        self
     }
 
     /// As [`new`](Self::new), but the graph's routes are those of [`tell`](Self::tell) and not what

@@ -2,11 +2,14 @@
 
 use std::{
     fs, io,
+    num::NonZeroU16,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use serde::Deserialize;
+
+use crate::index::WorkloadTable;
 
 /// Where the kernel tells the host's name.
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
@@ -30,16 +33,25 @@ pub enum ConfigError {
         /// What is wrong, and where.
         source: toml::de::Error,
     },
-    /// The interval makes no sense.
-    #[error(
-        "{}: route_refresh_interval is {value}: it must be a number of seconds, or 0 for never",
-        path.display()
-    )]
-    Interval {
+    /// A time makes no sense.
+    #[error("{}: {key} is {value}: it must be a number of seconds, from 0 on", path.display())]
+    Seconds {
         /// Which file.
         path: PathBuf,
+        /// Which of its keys.
+        key: &'static str,
         /// What it says.
         value: f64,
+    },
+    /// There is a rule that leads to the second table, but no route goes there.
+    #[error(
+        "{}: second_table_rule_priority is given, but workload_table is \"main\": leave it out, or \
+         have the routes to workloads in the second table",
+        path.display()
+    )]
+    Rule {
+        /// Which file.
+        path: PathBuf,
     },
     /// There is no name for this node.
     #[error("{}: node_name is empty", path.display())]
@@ -59,8 +71,22 @@ struct File {
     runtime_dir: PathBuf,
     #[serde(default = "route_refresh_interval")]
     route_refresh_interval: f64,
+    #[serde(default = "route_cleanup_grace_period")]
+    route_cleanup_grace_period: f64,
+    #[serde(default)]
+    workload_table: Table,
+    second_table_rule_priority: Option<NonZeroU16>,
     #[serde(default)]
     face_users: Vec<u32>,
+}
+
+/// A table by role; its number is the helper's.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Table {
+    #[default]
+    Main,
+    Second,
 }
 
 fn runtime_dir() -> PathBuf {
@@ -70,6 +96,11 @@ fn runtime_dir() -> PathBuf {
 /// Felix's default.
 fn route_refresh_interval() -> f64 {
     90.0
+}
+
+/// Felix's constant.
+fn route_cleanup_grace_period() -> f64 {
+    10.0
 }
 
 /// How `cairn-calc` is set up on this node.
@@ -85,6 +116,11 @@ pub struct Config {
     /// How long after a reading the kernel is read back without a cause (Felix's
     /// `RouteRefreshInterval`); `None` is never.
     pub route_refresh_interval: Option<Duration>,
+    /// How long routes that nobody wants are spared on a workload's link that is new, since the
+    /// datastore may tell of the workload later than the network plugin makes its route.
+    pub route_cleanup_grace_period: Duration,
+    /// Where routes to workloads of this node go.
+    pub workload_table: WorkloadTable,
     /// The users, by number, who may look at this process and ask for a resync; root and whom
     /// its socket belongs to always may.
     pub face_users: Vec<u32>,
@@ -106,9 +142,25 @@ impl Config {
             Ok(file) => file,
             Err(source) => return Err(ConfigError::Parse { path, source }),
         };
-        let value = file.route_refresh_interval;
-        let Ok(interval) = Duration::try_from_secs_f64(value) else {
-            return Err(ConfigError::Interval { path, value });
+        let seconds = |key, value| {
+            Duration::try_from_secs_f64(value).map_err(|_| ConfigError::Seconds {
+                path: path.clone(),
+                key,
+                value,
+            })
+        };
+        let interval = seconds("route_refresh_interval", file.route_refresh_interval)?;
+        let grace = seconds(
+            "route_cleanup_grace_period",
+            file.route_cleanup_grace_period,
+        )?;
+        let rule = file.second_table_rule_priority;
+        let workload_table = match (file.workload_table, rule) {
+            (Table::Main, Some(_)) => return Err(ConfigError::Rule { path }),
+            (Table::Main, None) => WorkloadTable::Main,
+            (Table::Second, rule) => WorkloadTable::Second {
+                rule: rule.map(|priority| priority.get().into()),
+            },
         };
         let node_name = match file.node_name {
             Some(name) => name,
@@ -122,6 +174,8 @@ impl Config {
             datastore_dir: file.datastore_dir,
             runtime_dir: file.runtime_dir,
             route_refresh_interval: (!interval.is_zero()).then_some(interval),
+            route_cleanup_grace_period: grace,
+            workload_table,
             face_users: file.face_users,
         })
     }
@@ -149,6 +203,8 @@ mod tests {
         assert_eq!(config.node_name, host.trim().to_lowercase());
         assert_eq!(config.runtime_dir, Path::new("/run/cairn"));
         assert_eq!(config.route_refresh_interval, Some(Duration::from_secs(90)));
+        assert_eq!(config.route_cleanup_grace_period, Duration::from_secs(10));
+        assert_eq!(config.workload_table, WorkloadTable::Main);
         assert!(config.face_users.is_empty());
     }
 
@@ -159,6 +215,9 @@ mod tests {
             datastore_dir = '/d'
             runtime_dir = '/r'
             route_refresh_interval = 0.5
+            route_cleanup_grace_period = 0
+            workload_table = 'second'
+            second_table_rule_priority = 90
             face_users = [1000, 1001]
         ";
         let all = Config {
@@ -166,6 +225,8 @@ mod tests {
             datastore_dir: "/d".into(),
             runtime_dir: "/r".into(),
             route_refresh_interval: Some(Duration::from_millis(500)),
+            route_cleanup_grace_period: Duration::ZERO,
+            workload_table: WorkloadTable::Second { rule: Some(90) },
             face_users: vec![1000, 1001],
         };
         assert_eq!(parse(text), Ok(all));
@@ -186,6 +247,18 @@ mod tests {
             (
                 "datastore_dir = '/d'\nroute_refresh_interval = nan",
                 "route_refresh_interval",
+            ),
+            (
+                "datastore_dir = '/d'\nroute_cleanup_grace_period = -0.1",
+                "route_cleanup_grace_period",
+            ),
+            (
+                "datastore_dir = '/d'\nsecond_table_rule_priority = 90",
+                "second_table_rule_priority",
+            ),
+            (
+                "datastore_dir = '/d'\nworkload_table = '7'",
+                "workload_table",
             ),
             ("datastore_dir = '/d'\nnode_name = ''", "node_name"),
             ("datastore_dir = '/d'\nface_users = ['root']", "face_users"),

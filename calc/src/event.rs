@@ -144,6 +144,8 @@ pub enum MigrationRole {
     /// It is in none.
     #[default]
     None,
+    /// It is in none any more, but was a target a moment ago: others may not have heard of it yet.
+    Moved,
     /// It is what moves away: the address is its own until it goes.
     Source,
     /// It is what takes over, and not live yet: the address is another's as long as that one has it.
@@ -158,6 +160,15 @@ pub enum RouteSource {
     CalicoIpam,
     /// From the endpoints of all nodes.
     WorkloadIps,
+}
+
+/// The source address that routes prefer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceHint {
+    /// This one.
+    Address(IpAddr),
+    /// The lowest of the interface's addresses that others can send to; none while it has none.
+    Interface(IfName),
 }
 
 /// What becomes of a packet to a service prefix that no service took (Felix's
@@ -199,10 +210,10 @@ pub struct Config {
     pub vxlan_mtu: Option<u32>,
     /// `vxlanMTUV6`.
     pub vxlan_mtu_v6: Option<u32>,
-    /// `deviceRouteSourceAddress` and `deviceRouteSourceAddressIPv6`.
-    pub route_source_v4: Option<IpAddr>,
-    /// As `route_source_v4`.
-    pub route_source_v6: Option<IpAddr>,
+    /// `deviceRouteSourceAddress`: what packets of this host's own prefer as their source.
+    pub source_hint_v4: Option<SourceHint>,
+    /// `deviceRouteSourceAddressIPv6`.
+    pub source_hint_v6: Option<SourceHint>,
     /// `ipv4NormalRoutePriority`: the metric of IPv4 routes to local workloads.
     pub workload_metric_v4: u32,
     /// `ipv6NormalRoutePriority`.
@@ -231,8 +242,8 @@ impl Default for Config {
             vxlan_port: 4789,
             vxlan_mtu: None,
             vxlan_mtu_v6: None,
-            route_source_v4: None,
-            route_source_v6: None,
+            source_hint_v4: None,
+            source_hint_v6: None,
             workload_metric_v4: 1024,
             workload_metric_v6: 1024,
             elevated_metric_v4: 512,

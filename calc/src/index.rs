@@ -9,6 +9,8 @@ mod nodes;
 mod pools;
 mod workloads;
 
+use std::net::IpAddr;
+
 use ipc_proto::{LinkRole, LinkState};
 use ipnet::IpNet;
 
@@ -21,10 +23,23 @@ pub(crate) use self::{
     workloads::Workloads,
 };
 use crate::{
-    event::{Config, Event, MigrationRole, Node, RouteSource, Services, Workload},
-    prefix::{Family, single},
+    event::{Config, Event, MigrationRole, Node, RouteSource, Services, SourceHint, Workload},
+    prefix::{Family, is_global_unicast, single},
     route::{NodeName, Tunnels},
 };
+
+/// The table for routes to workloads of this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WorkloadTable {
+    /// The main table.
+    #[default]
+    Main,
+    /// The helper's second table: a VRF's, whose device leads there, or another, to which a rule leads.
+    Second {
+        /// The priority of that rule, in each family; without one, none is made.
+        rule: Option<u32>,
+    },
+}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -40,6 +55,7 @@ pub(crate) struct Index {
     pub(crate) links: Links,
     pub(crate) config: Config,
     pub(crate) services: Services,
+    pub(crate) workload_table: WorkloadTable,
 }
 
 /// Who uses a prefix: a workload, or else the ends of tunnels.
@@ -68,6 +84,7 @@ impl Index {
             links: Links::default(),
             config: Config::default(),
             services: Services::default(),
+            workload_table: WorkloadTable::default(),
         }
     }
 
@@ -164,6 +181,28 @@ impl Index {
             .map(|(_, workload)| workload)
     }
 
+    /// Returns the source address that routes of a family prefer.
+    pub(crate) fn source(&self, family: Family) -> Option<IpAddr> {
+        match self.source_hint(family)? {
+            SourceHint::Address(address) => Some(*address),
+            SourceHint::Interface(name) => {
+                let addresses = self.links.named(name)?.addresses.iter();
+                addresses
+                    .map(IpNet::addr)
+                    .filter(|own| Family::of(*own) == family && is_global_unicast(*own))
+                    .min()
+            }
+        }
+    }
+
+    /// Returns where that address is to be taken from.
+    pub(crate) fn source_hint(&self, family: Family) -> Option<&SourceHint> {
+        match family {
+            Family::V4 => self.config.source_hint_v4.as_ref(),
+            Family::V6 => self.config.source_hint_v6.as_ref(),
+        }
+    }
+
     /// Returns the node that IPAM says owns exactly this prefix.
     pub(crate) fn block_owner(&self, cidr: &IpNet) -> Option<NodeId> {
         match self.config.route_source {
@@ -209,7 +248,7 @@ impl Index {
         // Of equals, min_by_key takes the first.
         let user = counted.min_by_key(|(_, workload)| match workload.migration {
             MigrationRole::Source => 0,
-            MigrationRole::None => 1,
+            MigrationRole::None | MigrationRole::Moved => 1,
             MigrationRole::Target => 2,
         });
         user.map(|(key, workload)| (key.node.as_str(), workload.migration))

@@ -12,6 +12,7 @@ mod fdb;
 mod kernel_routes;
 mod link_settings;
 mod neighbours;
+mod rules;
 mod tunnel_devices;
 
 use std::{collections::BTreeSet, fmt::Debug};
@@ -24,7 +25,7 @@ pub(crate) use self::tunnel_devices::{
 };
 use self::{
     attachments::Attachments, bpf_routes::BpfRoutes, endpoints::Endpoints, fdb::Fdb,
-    kernel_routes::KernelRoutes, link_settings::LinkSettings, neighbours::Neighbours,
+    kernel_routes::KernelRoutes, link_settings::LinkSettings, neighbours::Neighbours, rules::Rules,
     tunnel_devices::TunnelDevices,
 };
 use crate::{
@@ -124,6 +125,7 @@ pub(crate) fn all() -> Vec<Box<dyn Kind>> {
         Box::new(Endpoints::default()),
         Box::new(BpfRoutes::default()),
         Box::new(KernelRoutes::default()),
+        Box::new(Rules::default()),
         Box::new(Attachments::default()),
     ]
 }

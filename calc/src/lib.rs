@@ -4,6 +4,7 @@ mod calculator;
 mod config;
 mod conflict;
 mod consumers;
+mod convergence;
 mod dataplane;
 pub mod datastore;
 mod delta;
@@ -25,7 +26,8 @@ pub use self::{
     calculator::Calculator,
     config::{Config, ConfigError},
     dataplane::{FeedOrder, Gap},
-    reconciler::{Counts, Input, Notice, Output, Reconciler, Told, Unplaced},
+    index::WorkloadTable,
+    reconciler::{Counts, Input, Notice, Output, Page, Reconciler, Told, Unplaced},
     shell::ShellError,
     start::{StartError, start},
 };

@@ -1,14 +1,17 @@
 //! What keeps something from being wanted that should be: a part of it is missing on this host. For
 //! the operator; nothing is decided by it. Pure.
 
-use crate::{index::Index, prefix::Family};
+use crate::{event::SourceHint, index::Index, prefix::Family};
 
 /// How many endpoints are named; a node that has just booted has hundreds without an interface.
 const MAX_NAMED: usize = 8;
 
 /// Returns all obstacles, in a fixed order.
 pub(crate) fn of(index: &Index) -> Vec<String> {
-    uplinks(index).chain(interfaces(index)).collect()
+    uplinks(index)
+        .chain(sources(index))
+        .chain(interfaces(index))
+        .collect()
 }
 
 /// The node's own addresses that no interface holds.
@@ -20,6 +23,25 @@ fn uplinks(index: &Index) -> impl Iterator<Item = String> {
                 "Node {}: no interface holds its address {own}, so its tunnel stays as it is and \
                  routes through the interface cannot be made: add the address, or correct the Node",
                 index.name
+            )
+        })
+    })
+}
+
+/// The interfaces that routes should take their source address from, without one.
+fn sources(index: &Index) -> impl Iterator<Item = String> {
+    Family::ALL.into_iter().filter_map(|family| {
+        let SourceHint::Interface(name) = index.source_hint(family)? else {
+            return None;
+        };
+        let (parameter, kind) = match family {
+            Family::V4 => ("deviceRouteSourceAddress", "IPv4"),
+            Family::V6 => ("deviceRouteSourceAddressIPv6", "IPv6"),
+        };
+        index.source(family).is_none().then(|| {
+            format!(
+                "{parameter}: there is no interface {name} with an {kind} address that others can \
+                 send to, so routes have no source address: add one, or correct the parameter"
             )
         })
     })

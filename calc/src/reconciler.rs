@@ -6,6 +6,7 @@
 //! holds and the helper all that the kernel does.
 
 mod devices;
+mod grace;
 mod links;
 mod notice;
 mod steps;
@@ -16,7 +17,7 @@ mod tests;
 use std::{
     collections::{BTreeMap, VecDeque},
     net::IpAddr,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use ipc_proto::{
@@ -29,11 +30,15 @@ use ipnet::IpNet;
 pub(crate) use self::notice::{Contested, OldFlows};
 use self::{
     devices::Devices,
+    grace::Grace,
     links::{Doubt, Links},
     steps::Steps,
     tables::Tables,
 };
-pub use self::{notice::Notice, tables::Unplaced};
+pub use self::{
+    notice::Notice,
+    tables::{Page, Unplaced},
+};
 pub use crate::table::Counts;
 use crate::{
     flows::{Flows, News},
@@ -153,6 +158,7 @@ pub struct Reconciler {
     tables: Tables,
     links: Links,
     devices: Devices,
+    grace: Grace,
     flows: Flows,
     peer: Peer,
     datastore: Datastore,
@@ -178,6 +184,14 @@ impl Reconciler {
         reconciler
     }
 
+    /// Has a route that nobody wants spared for this long on a workload's link that is new, since
+    /// it may be wanted soon: 10 seconds if nothing is said.
+    #[must_use]
+    pub fn with_grace(mut self, period: Duration) -> Self {
+        self.grace = Grace::new(period);
+        self
+    }
+
     /// Says what one key should be.
     ///
     /// # Errors
@@ -185,7 +199,13 @@ impl Reconciler {
     /// If there is no table for ops of its kind.
     pub fn want(&mut self, op: Op) -> Result<(), Unplaced> {
         self.flows.want(&op);
-        self.tables.want(op)
+        let ends = self.grace.ends_with(&op);
+        self.tables.want(op)?;
+        if ends {
+            self.tables
+                .spare_only(|route| self.grace.until(route).is_some());
+        }
+        Ok(())
     }
 
     /// Takes in what happened.
@@ -209,8 +229,12 @@ impl Reconciler {
                 Peer::Gone | Peer::Fresh => {}
             },
             Input::Link(event) => {
-                if let LinkEvent::Set(state) = &event {
-                    self.flows.link(state);
+                match &event {
+                    LinkEvent::Set(state) => {
+                        self.flows.link(state);
+                        self.grace.seen(now, state);
+                    }
+                    LinkEvent::Gone(link) => self.grace.gone(link.index),
                 }
                 self.devices.hear(&event, &self.links);
                 if let Some(doubt) = self.links.take(event, &mut self.tables) {
@@ -352,10 +376,10 @@ impl Reconciler {
         self.tables.totals(self.sweeps())
     }
 
-    /// Returns at most `max` rows of a table in the order of its keys, without the first `skip`.
+    /// Returns rows of a table in the order of its keys.
     #[must_use]
-    pub fn rows(&self, kind: view::Kind, skip: usize, max: usize) -> Vec<Row> {
-        self.tables.rows(kind, skip, max)
+    pub fn rows(&self, page: &Page) -> Vec<Row> {
+        self.tables.rows(page, self.sweeps(), &self.flows)
     }
 
     /// Returns what the helper has made of the BPF route maps, if it is time to tell: after an
@@ -412,7 +436,10 @@ impl Reconciler {
             return;
         }
         self.flows.observed(&observed);
+        self.grace.all(now, &observed);
+        let spared = self.grace.spared(&observed);
         let (links, recovered) = self.tables.resync(now, observed);
+        self.tables.spare(spared);
         self.links = Links::new(links);
         self.devices.take_suspects();
         self.reread = false;

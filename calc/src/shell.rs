@@ -140,7 +140,7 @@ async fn follow(mut node: Node, mut inputs: Inputs) -> Infallible {
     loop {
         let timeout = node.poll_timeout();
         tokio::select! {
-            Some(update) = inputs.updates.recv() => node.update(update),
+            Some(update) = inputs.updates.recv() => node.update(now(), update),
             Some(event) = inputs.dataplane.recv() => node.dataplane(now(), event),
             Some(request) = inputs.face.recv() => node.face(now(), request),
             () = sleep(timeout) => {}
@@ -150,7 +150,7 @@ async fn follow(mut node: Node, mut inputs: Inputs) -> Infallible {
             }
         }
         while let Ok(update) = inputs.updates.try_recv() {
-            node.update(update);
+            node.update(now(), update);
         }
         while let Ok(event) = inputs.dataplane.try_recv() {
             node.dataplane(now(), event);

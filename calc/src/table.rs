@@ -7,6 +7,7 @@ mod contest;
 mod hold;
 mod kinds;
 mod ready;
+mod spared;
 mod told;
 
 use std::{
@@ -15,12 +16,15 @@ use std::{
     time::Instant,
 };
 
-use ipc_proto::{Op, OpError, view::Row};
+use ipc_proto::{
+    Op, OpError,
+    view::{Reason, Row},
+};
 
 pub(crate) use self::contest::Alarm;
 pub(crate) use self::hold::backoff;
 pub(crate) use self::kinds::{
-    Attachments, BpfRoutes, Endpoints, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours,
+    Attachments, BpfRoutes, Endpoints, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours, Rules,
     TunnelDevices,
 };
 pub(crate) use self::told::{Changes, MAX_CHANGES};
@@ -90,13 +94,14 @@ pub(crate) trait AnyTable {
     fn contested(&self) -> Vec<(Op, &Alarm)>;
 }
 
-/// A key with what should be, what is, and why the last attempt failed.
-pub(crate) type Entry<'a, K> = (
-    &'a <K as Kind>::Key,
-    Option<&'a <K as Kind>::Value>,
-    Actual<&'a <K as Kind>::Value>,
-    Option<&'a OpError>,
-);
+/// A key with what should be, what is, and why they differ.
+#[derive(Debug)]
+pub(crate) struct Entry<'a, K: Kind> {
+    pub(crate) key: &'a K::Key,
+    pub(crate) desired: Option<&'a K::Value>,
+    pub(crate) actual: Actual<&'a K::Value>,
+    pub(crate) reason: Option<Reason>,
+}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -104,7 +109,9 @@ pub(crate) struct Table<K: Kind> {
     tracker: DeltaTracker<K::Key, K::Value>,
     ready: Ready<K::Key>,
     holds: BTreeMap<K::Key, Hold>,
-    /// The holds that end by themselves.
+    /// What nobody wants and is not to be swept before then.
+    spared: BTreeMap<K::Key, Instant>,
+    /// The holds that end by themselves, and the ends of sparing.
     timers: BTreeSet<(Instant, K::Key)>,
     contests: Contests<K>,
     told: Told<K>,
@@ -116,6 +123,7 @@ impl<K: Kind> Default for Table<K> {
             tracker: DeltaTracker::default(),
             ready: Ready::default(),
             holds: BTreeMap::new(),
+            spared: BTreeMap::new(),
             timers: BTreeSet::new(),
             contests: Contests::default(),
             told: Told::default(),
@@ -161,6 +169,7 @@ impl<K: Kind> Table<K> {
         });
         self.compare(now, former);
         self.timers.clear();
+        self.spared.clear();
         for hold in self.holds.values_mut() {
             hold.wait = Wait::Over;
         }
@@ -288,10 +297,24 @@ impl<K: Kind> Table<K> {
         self.tracker
             .iter()
             .filter(|(_, desired, _)| K::CLEARS || desired.is_some())
-            .map(|(key, desired, actual)| {
-                let failed = self.holds.get(key).map(|hold| &hold.error);
-                (key, desired, actual, failed)
+            .map(|(key, desired, actual)| Entry {
+                key,
+                desired,
+                reason: self.reason(key),
+                actual,
             })
+    }
+
+    /// Returns why a key is not as it should be, as far as this table knows.
+    fn reason(&self, key: &K::Key) -> Option<Reason> {
+        self.tracker.change(key)?;
+        let failed = self.holds.get(key).map(|hold| &hold.error);
+        Some(match failed {
+            Some(error) => Reason::Failed(error.clone()),
+            None if self.contests.waits(key) => Reason::Contested,
+            None if self.spared.contains_key(key) => Reason::Grace,
+            None => Reason::Pending,
+        })
     }
 
     /// Returns whether a change of `key` is to be asked for, or is not answered yet.
@@ -320,11 +343,16 @@ impl<K: Kind> Table<K> {
         match self.tracker.change(&key) {
             None => {
                 self.release(&key);
+                self.release_spared(&key);
             }
             Some(after) => {
+                if after != Change::Sweep {
+                    self.release_spared(&key);
+                }
                 let hold = self.holds.get(&key);
-                let waits =
-                    hold.is_some_and(|hold| hold.wait != Wait::Over) || self.contests.waits(&key);
+                let waits = hold.is_some_and(|hold| hold.wait != Wait::Over)
+                    || self.spared.contains_key(&key)
+                    || self.contests.waits(&key);
                 if (K::CLEARS || after.sets()) && !waits {
                     self.ready.of_mut(after).insert(key);
                 }
@@ -357,15 +385,23 @@ impl<K: Kind> AnyTable for Table<K> {
     }
 }
 
-/// Makes a row for the operator.
-pub(crate) fn row<K: Kind>((key, desired, actual, failed): Entry<'_, K>) -> Row {
-    Row {
-        desired: desired.map(|value| K::op(key.clone(), Some(value.clone()))),
-        actual: match actual {
-            Actual::Absent => None,
-            Actual::Is(value) => K::observed(key.clone(), Some(value.clone())),
-            Actual::Wrong => K::observed(key.clone(), None),
-        },
-        failed: failed.cloned(),
+impl<K: Kind> Entry<'_, K> {
+    /// Makes a row for the operator.
+    pub(crate) fn row(self) -> Row {
+        let Self {
+            key,
+            desired,
+            actual,
+            reason,
+        } = self;
+        Row {
+            desired: desired.map(|value| K::op(key.clone(), Some(value.clone()))),
+            actual: match actual {
+                Actual::Absent => None,
+                Actual::Is(value) => K::observed(key.clone(), Some(value.clone())),
+                Actual::Wrong => K::observed(key.clone(), None),
+            },
+            reason,
+        }
     }
 }

@@ -125,6 +125,25 @@ pub enum Observed {
     Rule(Rule),
 }
 
+impl Observed {
+    /// Returns the interface, if it is one.
+    #[must_use]
+    pub const fn link(&self) -> Option<&LinkState> {
+        match self {
+            Self::Link(state) => Some(state),
+            Self::LinkSettings(..)
+            | Self::TunnelDevice(..)
+            | Self::Neighbour(..)
+            | Self::Fdb(..)
+            | Self::BpfRoute(..)
+            | Self::KernelRoute(..)
+            | Self::Endpoint(..)
+            | Self::Attachment(_)
+            | Self::Rule(_) => None,
+        }
+    }
+}
+
 /// What tells program attachments apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttachmentKey {

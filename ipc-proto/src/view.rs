@@ -19,6 +19,8 @@ pub enum Kind {
     BpfRoutes,
     /// The kernel's routes.
     KernelRoutes,
+    /// Routing rules.
+    Rules,
     /// What the packet programs know about workloads' links.
     Endpoints,
     /// The hooks that the packet programs are attached to.
@@ -32,6 +34,8 @@ pub struct RowsRequest {
     pub kind: Kind,
     /// How many rows to leave out at the start.
     pub skip: u32,
+    /// Whether only rows are asked for that are not as they should be.
+    pub differing: bool,
 }
 
 /// Rows in key order; none means that there are no more.
@@ -48,6 +52,23 @@ pub struct Row {
     pub desired: Option<Op>,
     /// What is, as it was last read or acknowledged.
     pub actual: Option<Observed>,
-    /// Why the last attempt to change it failed.
-    pub failed: Option<OpError>,
+    /// Why it is not as it should be; none if it is.
+    pub reason: Option<Reason>,
+}
+
+/// Why a key is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reason {
+    /// Its change is about to be made, or its answer awaited.
+    Pending,
+    /// The last attempt failed.
+    Failed(OpError),
+    /// Others undo it again and again, so that it waits.
+    Contested,
+    /// Nobody wants it, but it is on an interface that is new: it may be wanted soon.
+    Grace,
+    /// The flows of the address's former owner are to be forgotten first.
+    Flows,
+    /// Nobody wants it, as far as is known: not all of the datastore could be read.
+    Unread,
 }

@@ -13,7 +13,7 @@ use ipc_proto::{
     LinkProfile, LinkRole, LinkState, Mac, Masquerade, NeighbourKey, Observed, Op, OpError, Page,
     PageRequest, ProgramSettings, Protocol, RouteKey, RouteKind, Rule, SnapshotId, Step, Table,
     Tunnel, TunnelDevice, VERSION, Welcome, codec,
-    view::{Kind, Row, Rows, RowsRequest},
+    view::{Kind, Reason, Row, Rows, RowsRequest},
 };
 use proptest::prelude::*;
 use serde::{Serialize, de::DeserializeOwned};
@@ -290,13 +290,14 @@ fn the_bytes_of_each_message_are_as_recorded() {
         &RowsRequest {
             kind: Kind::BpfRoutes,
             skip: 4096,
+            differing: true,
         },
     );
     let rows = ops().into_iter().zip(observed()).zip(failed());
     let rows = rows.map(|((op, item), (_, why))| Row {
         desired: Some(op),
         actual: Some(item),
-        failed: Some(why),
+        reason: Some(Reason::Failed(why)),
     });
     golden(
         "rows",

@@ -327,6 +327,93 @@ pub fn an_address_moves_between_pods(world: &mut World) -> Seen {
     ))
 }
 
+/// `cairnctl diff` tells what is not as it should be, and why, and nothing else.
+pub fn differences_are_told_with_their_reason(world: &mut World) -> Seen {
+    let node = &world.nodes[0];
+    let diff = |arguments: &str| {
+        let output = node.cairnctl(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.success(), text)
+    };
+    let clean = (true, "all is as it should be\n".to_owned());
+    ensure(diff("diff") == clean, || format!("{:?}", diff("diff")))?;
+    let taken = "10.244.1.2/32 dev eth0 metric 1024";
+    node.netns
+        .run(&format!("ip route replace {taken} proto static"));
+    let resync = || node.cairnctl("resync").output().unwrap();
+    resync();
+    let (lines, _) = eventually("the difference", || {
+        let (success, text) = diff("diff");
+        let told = text.contains("another program's route") && text.lines().count() == 2;
+        ensure(told && !success, || text.clone())?;
+        Ok(text)
+    });
+    let (_, json) = diff("--json diff");
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    let states: Vec<_> = rows
+        .iter()
+        .map(|row| (&row["type"], &row["state"]))
+        .collect();
+    ensure(
+        matches!(states[..], [(what, state)] if what == "kernel-route" && state == "failing"),
+        || json.clone(),
+    )?;
+    node.netns
+        .run(&format!("ip route del {taken} proto static"));
+    resync();
+    eventually("no difference", || {
+        ensure(diff("diff") == clean, || format!("{:?}", diff("diff")))
+    });
+    Ok(lines)
+}
+
+/// Routes to workloads may be in a table of their own, to which a rule leads; configured otherwise,
+/// they come back without a gap.
+pub fn workloads_may_have_a_table_of_their_own(world: &mut World) -> Seen {
+    let tables = |node: &Node| {
+        let shown = node.netns.run("ip route show table all type unicast");
+        let routes = |is_there: fn(&str) -> bool| {
+            let all = shown.lines().filter(|line| line.contains("dev cali"));
+            let all = all.filter(|line| !line.contains("proto kernel"));
+            all.filter(|line| is_there(line)).count()
+        };
+        let own = routes(|line| line.contains("table 100"));
+        let main = routes(|line| !line.contains("table "));
+        let rules = ["-4", "-6"].map(|family| {
+            let shown = node.netns.run(&format!("ip {family} rule show"));
+            shown.lines().filter(|line| line.starts_with("90:")).count()
+        });
+        (own, main, rules.iter().sum::<usize>())
+    };
+    let node = &mut world.nodes[0];
+    let (_, workloads, _) = tables(node);
+    ensure(tables(node) == (0, workloads, 0), || {
+        format!("at the start {:?}", tables(node))
+    })?;
+    let ping = Ping::start(&world.ledger.netns, world.cart.addresses[0]);
+    node.stop();
+    // The table stays the helper's as long as something is to be removed from it.
+    node.configure_also("privhelper.toml", "second_table = 100\n");
+    let own = "workload_table = 'second'\nsecond_table_rule_priority = 90\n";
+    node.configure_also("calc.toml", own);
+    node.start();
+    node.converged();
+    let moved = tables(node);
+    ensure(moved == (workloads, 0, 2), || format!("moved: {moved:?}"))?;
+    node.stop();
+    node.configure();
+    node.configure_also("privhelper.toml", "second_table = 100\n");
+    node.start();
+    node.converged();
+    let back = tables(node);
+    ensure(back == (0, workloads, 0), || format!("back: {back:?}"))?;
+    let loss = ping.stop();
+    ensure(loss.lost.is_empty(), || format!("lost {:?}", loss.lost))?;
+    Ok(format!(
+        "{workloads} routes went to table 100 with its rules and came back; no packet lost"
+    ))
+}
+
 /// A clean stop leaves forwarding in place.
 pub fn a_stop_leaves_forwarding_in_place(world: &mut World) -> Seen {
     let before = world.nodes[0].kernel_state();

@@ -110,3 +110,19 @@ fn a_stop_leaves_forwarding_in_place() {
         claims::a_stop_leaves_forwarding_in_place,
     );
 }
+
+#[test]
+fn workloads_may_have_a_table_of_their_own() {
+    started(
+        "workloads_may_have_a_table_of_their_own",
+        claims::workloads_may_have_a_table_of_their_own,
+    );
+}
+
+#[test]
+fn differences_are_told_with_their_reason() {
+    started(
+        "differences_are_told_with_their_reason",
+        claims::differences_are_told_with_their_reason,
+    );
+}

@@ -27,6 +27,7 @@ pub(super) const fn columns(kind: Kind) -> &'static [&'static str] {
         Kind::KernelRoutes => &[
             "prefix", "table", "metric", "kind", "via", "dev", "proto", "src", "mtu",
         ],
+        Kind::Rules => &["family", "priority", "mark", "invert", "table"],
         Kind::Endpoints => &["dev", "host mac", "workload mac"],
         Kind::Attachments => &["dev", "hook", "attached"],
     }
@@ -41,6 +42,7 @@ pub(super) const fn type_name(kind: Kind) -> &'static str {
         Kind::Fdb => "fdb",
         Kind::BpfRoutes => "bpf-route",
         Kind::KernelRoutes => "kernel-route",
+        Kind::Rules => "rule",
         Kind::Endpoints => "endpoint",
         Kind::Attachments => "attachment",
     }
@@ -55,6 +57,7 @@ pub(super) const fn title(kind: Kind) -> &'static str {
         Kind::Fdb => "forwarding entries",
         Kind::BpfRoutes => "BPF routes",
         Kind::KernelRoutes => "kernel routes",
+        Kind::Rules => "routing rules",
         Kind::Endpoints => "endpoints of the packet programs",
         Kind::Attachments => "attached packet programs",
     }
@@ -83,11 +86,20 @@ pub(super) fn cells(op: &Op) -> Option<Cells> {
             vec![name(&key.link), hook(key.hook)],
             attached.then(|| vec![true.into()]),
         ),
-        Op::Rule(..)
-        | Op::Vtep(..)
-        | Op::ProgramSettings(_)
-        | Op::Masquerade(_)
-        | Op::FlowFlush(_) => return None,
+        Op::Rule(rule, wanted) => (
+            vec![
+                json!(if rule.ipv6 { 6 } else { 4 }),
+                rule.priority.into(),
+                rule.mark.map_or(Value::Null, |(mark, mask)| {
+                    format!("{mark:#x}/{mask:#x}").into()
+                }),
+                rule.invert.into(),
+            ],
+            wanted.then(|| vec!["second".into()]),
+        ),
+        Op::Vtep(..) | Op::ProgramSettings(_) | Op::Masquerade(_) | Op::FlowFlush(_) => {
+            return None;
+        }
     };
     Some(Cells { key, value })
 }

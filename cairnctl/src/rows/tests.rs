@@ -22,11 +22,12 @@ fn bpf(flags: u32, target: BpfTarget) -> BpfRoute {
 
 fn row(desired: Option<Op>, actual: Option<Observed>, errno: Option<i32>) -> Row {
     let call = "BPF_MAP_UPDATE_ELEM".to_owned();
-    let failed = errno.map(|errno| OpError::Kernel { call, errno });
+    let failed = errno.map(|errno| Reason::Failed(OpError::Kernel { call, errno }));
+    let differs = desired != actual.as_ref().and_then(cells::as_op);
     Row {
         desired,
         actual,
-        failed,
+        reason: failed.or(differs.then_some(Reason::Pending)),
     }
 }
 
@@ -51,11 +52,10 @@ fn bpf_rows() -> Vec<Row> {
             Some(Observed::BpfRoute(to[0], pool())),
             None,
         ),
-        // What failed before has been put right since.
         row(
             Some(Op::BpfRoute(to[1], local())),
             Some(Observed::BpfRoute(to[1], local())),
-            Some(1),
+            None,
         ),
         row(Some(Op::BpfRoute(to[2], remote())), None, Some(12)),
         row(

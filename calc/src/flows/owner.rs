@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ebpf::flags;
-use ipc_proto::{BpfRoute, BpfTarget, KernelRoute, Observed, Op, RouteKey, RouteKind, Table};
+use ipc_proto::{BpfRoute, BpfTarget, KernelRoute, Observed, Op, RouteKind};
 use ipnet::IpNet;
 
 use crate::prefix::single;
@@ -60,7 +60,7 @@ pub(super) fn address(op: &Op) -> Option<IpAddr> {
 fn prefix(op: &Op) -> Option<&IpNet> {
     match op {
         Op::BpfRoute(prefix, _) => Some(prefix),
-        Op::KernelRoute(key, _) => main(key),
+        Op::KernelRoute(key, _) => Some(&key.prefix),
         Op::LinkSettings(..)
         | Op::TunnelDevice(..)
         | Op::Neighbour(..)
@@ -73,11 +73,6 @@ fn prefix(op: &Op) -> Option<&IpNet> {
         | Op::Masquerade(_)
         | Op::FlowFlush(_) => None,
     }
-}
-
-/// The routes of the other table are other ways to the same peers.
-fn main(key: &RouteKey) -> Option<&IpNet> {
-    (key.table == Table::Main).then_some(&key.prefix)
 }
 
 /// Returns the address of a route that is set, and whom it will lead to.
@@ -109,7 +104,7 @@ pub(super) fn observed(item: &Observed, pods: &Pods) -> Option<(IpAddr, Option<O
             Some((single(prefix)?, route.as_ref().map_or(unknown, of_bpf)))
         }
         Observed::KernelRoute(key, route) => Some((
-            main(key).and_then(single)?,
+            single(&key.prefix)?,
             route
                 .as_ref()
                 .map_or(unknown, |route| of_kernel(route, pods)),

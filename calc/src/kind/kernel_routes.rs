@@ -21,7 +21,7 @@ use super::{Kind, World};
 use crate::{
     conflict::{Candidate, Class, winner},
     event::{Event, MigrationRole},
-    index::{Index, NodeId},
+    index::{Index, NodeId, WorkloadTable},
     prefix::{Family, Marks, PrefixMap, single},
     route::{PoolKind, Route, Types},
 };
@@ -43,6 +43,7 @@ pub(super) struct KernelRoutes {
 /// A route less its prefix: what can be shared, and the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shape {
+    table: Table,
     metric: u32,
     shared: Arc<KernelRoute>,
     via: Option<IpAddr>,
@@ -50,7 +51,7 @@ struct Shape {
 
 impl Shape {
     fn key(&self, prefix: IpNet) -> RouteKey {
-        RouteKey::new(Table::Main, prefix, self.metric)
+        RouteKey::new(self.table, prefix, self.metric)
     }
 
     fn route(&self) -> KernelRoute {
@@ -73,6 +74,10 @@ impl KernelRoutes {
                 self.ways.insert(family, desired);
                 let routes = world.routes.routes_in(family.whole());
                 self.dirty.extend(routes.map(|(cidr, _)| cidr));
+                // Of these, not all are routes of the graph.
+                for (_, workload) in world.index.workloads.local() {
+                    self.dirty.extend(&workload.nets);
+                }
             }
         }
     }
@@ -93,8 +98,10 @@ impl KernelRoutes {
         world: &World<'_>,
     ) -> Option<Shape> {
         let is_ours = route.is_some_and(|route| route.local_workload);
-        let local = local_workloads(prefix, is_ours, world.index);
-        let others = self.ways.get(&Family::of_net(&prefix)).and_then(|ways| {
+        let ways = self.ways.get(&Family::of_net(&prefix));
+        let source = ways.and_then(|ways| ways.source);
+        let local = local_workloads(prefix, is_ours, source, world.index);
+        let others = ways.and_then(|ways| {
             let route = route?;
             let node = route.node?;
             if node == world.index.own {
@@ -188,18 +195,23 @@ impl Kind for KernelRoutes {
         self.desired.absorb(fresh);
     }
 }
+
 /// The routes to the endpoints of this node with the prefix, each out of its link; to the target of a
 /// live migration only where the prefix `is_ours`.
-fn local_workloads(prefix: IpNet, is_ours: bool, index: &Index) -> impl Iterator<Item = Wanted> {
-    let (metric, source) = match Family::of_net(&prefix) {
-        Family::V4 => (
-            index.config.workload_metric_v4,
-            index.config.route_source_v4,
-        ),
-        Family::V6 => (
-            index.config.workload_metric_v6,
-            index.config.route_source_v6,
-        ),
+fn local_workloads(
+    prefix: IpNet,
+    is_ours: bool,
+    source: Option<IpAddr>,
+    index: &Index,
+) -> impl Iterator<Item = Wanted> {
+    let table = match index.workload_table {
+        WorkloadTable::Main => Table::Main,
+        WorkloadTable::Second { .. } => Table::Second,
+    };
+    let config = &index.config;
+    let (normal, elevated) = match Family::of_net(&prefix) {
+        Family::V4 => (config.workload_metric_v4, config.elevated_metric_v4),
+        Family::V6 => (config.workload_metric_v6, config.elevated_metric_v6),
     };
     index
         .workloads
@@ -213,7 +225,11 @@ fn local_workloads(prefix: IpNet, is_ours: bool, index: &Index) -> impl Iterator
                 link: link.index,
                 carrier: state.carrier,
                 route: Shape {
-                    metric,
+                    table,
+                    metric: match workload.migration {
+                        MigrationRole::None | MigrationRole::Source => normal,
+                        MigrationRole::Target | MigrationRole::Moved => elevated,
+                    },
                     shared: Arc::new(KernelRoute {
                         kind: RouteKind::Unicast(Hop {
                             link,

@@ -169,11 +169,16 @@ impl fmt::Display for Object<'_> {
                 let verb = verb(*attached);
                 write!(f, "{verb} packet program at {:?} of {}", key.hook, key.link)
             }
-            Op::Rule(..)
-            | Op::Vtep(..)
-            | Op::ProgramSettings(_)
-            | Op::Masquerade(_)
-            | Op::FlowFlush(_) => write!(f, "{:?}", self.0),
+            Op::Rule(rule, wanted) => write!(
+                f,
+                "{} IPv{} rule {} to the second table",
+                verb(*wanted),
+                if rule.ipv6 { 6 } else { 4 },
+                rule.priority
+            ),
+            Op::Vtep(..) | Op::ProgramSettings(_) | Op::Masquerade(_) | Op::FlowFlush(_) => {
+                write!(f, "{:?}", self.0)
+            }
         }
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! Make before break: what a packet needs is set before what leads to it, and cleared after.
 
-use std::{net::IpAddr, time::Instant};
+use std::{collections::BTreeMap, net::IpAddr, time::Instant};
 
 use ipc_proto::{
     BpfRoute, KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKey, RouteKind, Tunnel,
     TunnelDevice,
-    view::{self, Row},
+    view::{self, Reason, Row},
 };
 use ipnet::IpNet;
 
@@ -21,7 +21,7 @@ use crate::{
     flows::{Flows, Gate, Lead, Leads, Owner, Pods, is_pods, of_bpf, of_kernel},
     table::{
         Act, Alarm, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Entry, Fdb,
-        KernelRoutes, Kind, LinkSettings, Neighbours, Table, TunnelDevices, Verdict, row,
+        KernelRoutes, Kind, LinkSettings, Neighbours, Rules, Table, TunnelDevices, Verdict,
     },
 };
 
@@ -40,6 +40,7 @@ pub(super) struct Tables {
     bpf_v4: Table<BpfRoutes>,
     bpf_v6: Table<BpfRoutes>,
     kernel_routes: Table<KernelRoutes>,
+    rules: Table<Rules>,
     endpoints: Table<Endpoints>,
     attachments: Table<Attachments>,
 }
@@ -73,7 +74,7 @@ impl Tables {
         let (mut links, mut link_settings, mut tunnel_devices) = (vec![], vec![], vec![]);
         let (mut neighbours, mut fdb, mut kernel_routes) = (vec![], vec![], vec![]);
         let (mut bpf_v4, mut bpf_v6) = (vec![], vec![]);
-        let (mut endpoints, mut attachments) = (vec![], vec![]);
+        let (mut rules, mut endpoints, mut attachments) = (vec![], vec![], vec![]);
         for item in observed {
             match item {
                 Observed::Link(state) => links.push(state),
@@ -86,8 +87,7 @@ impl Tables {
                 Observed::KernelRoute(key, value) => kernel_routes.push((key, value)),
                 Observed::Endpoint(key, value) => endpoints.push((key, value)),
                 Observed::Attachment(key) => attachments.push((key, Some(()))),
-                // None is wanted yet, and none is made.
-                Observed::Rule(_) => {}
+                Observed::Rule(key) => rules.push((key, Some(()))),
             }
         }
         let mut recovered = resync(now, &mut self.link_settings, link_settings);
@@ -97,9 +97,20 @@ impl Tables {
         recovered.extend(resync(now, &mut self.bpf_v4, bpf_v4));
         recovered.extend(resync(now, &mut self.bpf_v6, bpf_v6));
         recovered.extend(resync(now, &mut self.kernel_routes, kernel_routes));
+        recovered.extend(resync(now, &mut self.rules, rules));
         recovered.extend(resync(now, &mut self.endpoints, endpoints));
         recovered.extend(resync(now, &mut self.attachments, attachments));
         (links, recovered)
+    }
+
+    /// Has routes that nobody wants stay until then.
+    pub(super) fn spare(&mut self, routes: BTreeMap<RouteKey, Instant>) {
+        self.kernel_routes.spare(routes);
+    }
+
+    /// Lets go of those that are no longer to stay.
+    pub(super) fn spare_only(&mut self, stays: impl Fn(&KernelRoute) -> bool) {
+        self.kernel_routes.spare_only(stays);
     }
 
     /// Takes in that the kernel may have dropped what hung on an interface.
@@ -191,6 +202,7 @@ impl Tables {
         self.bpf_v4.tick(now);
         self.bpf_v6.tick(now);
         self.kernel_routes.tick(now);
+        self.rules.tick(now);
         self.endpoints.tick(now);
         self.attachments.tick(now);
     }
@@ -245,9 +257,11 @@ impl Tables {
         for change in SETS {
             steps.extend(self.kernel_routes.ready(change).filter(is_open));
         }
+        offer(&self.rules, &SETS, steps);
         offer(&self.attachments, &SETS, steps);
 
         offer(&self.attachments, clears, steps);
+        offer(&self.rules, clears, steps);
         let routes = self.kernel_routes.ready(Change::Update);
         steps.extend(routes.filter(breaks).map(cleared));
         offer(&self.kernel_routes, clears, steps);
@@ -313,6 +327,7 @@ impl Tables {
             view::Kind::Fdb => self.fdb.counts(sweep),
             view::Kind::BpfRoutes => self.bpf_v4.counts(sweep) + self.bpf_v6.counts(sweep),
             view::Kind::KernelRoutes => self.kernel_routes.counts(sweep),
+            view::Kind::Rules => self.rules.counts(sweep),
             view::Kind::Endpoints => self.endpoints.counts(sweep),
             view::Kind::Attachments => self.attachments.counts(sweep),
         }
@@ -326,26 +341,23 @@ impl Tables {
             .fold(zero, |sum, table| sum + table.counts(sweep))
     }
 
-    /// Returns at most `max` rows of a table, without the first `skip`.
-    pub(super) fn rows(&self, kind: view::Kind, skip: usize, max: usize) -> Vec<Row> {
-        match kind {
-            view::Kind::LinkSettings => {
-                rows::<LinkSettings>(self.link_settings.entries(), skip, max)
-            }
-            view::Kind::TunnelDevices => {
-                rows::<TunnelDevices>(self.tunnel_devices.entries(), skip, max)
-            }
-            view::Kind::Neighbours => rows::<Neighbours>(self.neighbours.entries(), skip, max),
-            view::Kind::Fdb => rows::<Fdb>(self.fdb.entries(), skip, max),
-            view::Kind::BpfRoutes => {
-                let entries = self.bpf_v4.entries().chain(self.bpf_v6.entries());
-                rows::<BpfRoutes>(entries, skip, max)
-            }
-            view::Kind::KernelRoutes => {
-                rows::<KernelRoutes>(self.kernel_routes.entries(), skip, max)
-            }
-            view::Kind::Endpoints => rows::<Endpoints>(self.endpoints.entries(), skip, max),
-            view::Kind::Attachments => rows::<Attachments>(self.attachments.entries(), skip, max),
+    /// Returns rows of a table, as `page` says; what nobody wants stays unless it `sweep`s.
+    pub(super) fn rows(&self, page: &Page, sweep: bool, flows: &Flows) -> Vec<Row> {
+        let rows = Rows {
+            page,
+            sweep,
+            waits: &|op| flows.gate(op, |pods| self.leads_to(op, pods)) != Gate::Open,
+        };
+        match page.kind {
+            view::Kind::LinkSettings => rows.of(self.link_settings.entries()),
+            view::Kind::TunnelDevices => rows.of(self.tunnel_devices.entries()),
+            view::Kind::Neighbours => rows.of(self.neighbours.entries()),
+            view::Kind::Fdb => rows.of(self.fdb.entries()),
+            view::Kind::BpfRoutes => rows.of(self.bpf_v4.entries().chain(self.bpf_v6.entries())),
+            view::Kind::KernelRoutes => rows.of(self.kernel_routes.entries()),
+            view::Kind::Rules => rows.of(self.rules.entries()),
+            view::Kind::Endpoints => rows.of(self.endpoints.entries()),
+            view::Kind::Attachments => rows.of(self.attachments.entries()),
         }
     }
 
@@ -381,15 +393,14 @@ impl Tables {
             Op::KernelRoute(key, value) => self.kernel_routes.act(key, value, act),
             Op::Endpoint(key, value) => self.endpoints.act(key, value, act),
             Op::Attachment(key, attached) => self.attachments.act(key, attached.then_some(()), act),
-            op @ (Op::Rule(..)
-            | Op::Vtep(..)
-            | Op::ProgramSettings(_)
-            | Op::Masquerade(_)
-            | Op::FlowFlush(_)) => return Err(Unplaced(op)),
+            Op::Rule(key, wanted) => self.rules.act(key, wanted.then_some(()), act),
+            op @ (Op::Vtep(..) | Op::ProgramSettings(_) | Op::Masquerade(_) | Op::FlowFlush(_)) => {
+                return Err(Unplaced(op));
+            }
         })
     }
 
-    fn all(&self) -> [&dyn AnyTable; 9] {
+    fn all(&self) -> [&dyn AnyTable; 10] {
         [
             &self.link_settings,
             &self.tunnel_devices,
@@ -398,6 +409,7 @@ impl Tables {
             &self.bpf_v4,
             &self.bpf_v6,
             &self.kernel_routes,
+            &self.rules,
             &self.endpoints,
             &self.attachments,
         ]
@@ -414,13 +426,17 @@ impl Leads for Tables {
             desired: desired.and_then(of_bpf),
             actual: actual.map(of_bpf),
         });
-        let key = |tos, metric| RouteKey {
-            table: ipc_proto::Table::Main,
+        let key = |table, tos, metric| RouteKey {
+            table,
             prefix,
             tos,
             metric,
         };
-        let kernel = self.kernel_routes.range(key(0, 0)..=key(u8::MAX, u32::MAX));
+        let tables = [ipc_proto::Table::Main, ipc_proto::Table::Second];
+        let kernel = tables.into_iter().flat_map(|table| {
+            let keys = key(table, 0, 0)..=key(table, u8::MAX, u32::MAX);
+            self.kernel_routes.range(keys)
+        });
         let kernel = kernel.map(|(desired, actual)| Lead {
             is_others: false,
             decides: true,
@@ -466,12 +482,48 @@ fn resync<K: Kind>(
     recovered.into_iter().map(|key| table.op(key)).collect()
 }
 
-fn rows<'a, K: Kind + 'a>(
-    entries: impl Iterator<Item = Entry<'a, K>>,
-    skip: usize,
-    max: usize,
-) -> Vec<Row> {
-    entries.skip(skip).take(max).map(row::<K>).collect()
+/// Which rows are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    /// Of which table.
+    pub kind: view::Kind,
+    /// How many to leave out at the start.
+    pub skip: usize,
+    /// How many at most.
+    pub max: usize,
+    /// Whether only those that are not as they should be.
+    pub differing: bool,
+}
+
+/// What rows are made by.
+struct Rows<'a> {
+    page: &'a Page,
+    sweep: bool,
+    waits: &'a dyn Fn(&Op) -> bool,
+}
+
+impl Rows<'_> {
+    fn of<'a, K: Kind + 'a>(&self, entries: impl Iterator<Item = Entry<'a, K>>) -> Vec<Row> {
+        entries
+            .filter(|entry| !self.page.differing || entry.reason.is_some())
+            .skip(self.page.skip)
+            .take(self.page.max)
+            .map(|entry| self.row(entry))
+            .collect()
+    }
+
+    /// Makes a row, with the reasons that its table does not know.
+    fn row<K: Kind>(&self, entry: Entry<'_, K>) -> Row {
+        let mut row = entry.row();
+        if row.reason == Some(Reason::Pending) {
+            row.reason = Some(match &row.desired {
+                None if !self.sweep => Reason::Unread,
+                Some(op) if (self.waits)(op) => Reason::Flows,
+                None | Some(_) => Reason::Pending,
+            });
+        }
+        row
+    }
 }
 
 /// Returns whether a route hangs on an interface.

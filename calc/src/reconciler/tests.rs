@@ -8,6 +8,7 @@
 
 mod contests;
 mod failures;
+mod grace;
 mod links;
 
 use std::time::Duration;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use ipc_proto::{
     AttachmentKey, BpfRoute, Endpoint, Flags, Hook, Hop, Incarnation, KernelRoute, Link, LinkRole,
     LinkState, Mac, NeighbourKey, OpError, Protocol, RouteKey, RouteKind, SnapshotId, Step, Table,
+    view::Reason,
 };
 
 use super::*;
@@ -95,6 +97,26 @@ impl Bench {
                 panic!("{other:?}")
             }
         }
+    }
+
+    fn rows(&self, kind: view::Kind, skip: usize, max: usize) -> Vec<Row> {
+        self.calc.rows(&Page {
+            kind,
+            skip,
+            max,
+            differing: false,
+        })
+    }
+
+    /// Why the keys that are not as they should be are not.
+    fn reasons(&self, kind: view::Kind) -> Vec<Reason> {
+        let rows = self.calc.rows(&Page {
+            kind,
+            skip: 0,
+            max: usize::MAX,
+            differing: true,
+        });
+        rows.into_iter().filter_map(|row| row.reason).collect()
     }
 
     fn ops(&mut self) -> Vec<Op> {
@@ -362,11 +384,9 @@ fn rows_come_in_pages_over_both_maps() {
     bench.want(&bpf(2, Some(1)));
     bench.want(&v6);
     let kind = view::Kind::BpfRoutes;
-    let all = bench.calc.rows(kind, 0, 9);
+    let all = bench.rows(kind, 0, 9);
     assert_eq!(all.len(), 3);
-    let pages: Vec<Row> = (0..3)
-        .flat_map(|skip| bench.calc.rows(kind, skip, 1))
-        .collect();
+    let pages: Vec<Row> = (0..3).flat_map(|skip| bench.rows(kind, skip, 1)).collect();
     assert_eq!(pages, all);
     let [only_actual, only_desired, last] = all.try_into().unwrap();
     assert_eq!(only_actual.desired, None);
@@ -375,14 +395,33 @@ fn rows_come_in_pages_over_both_maps() {
     assert_eq!(last.desired, Some(v6));
 
     bench.settle_failing();
-    assert_eq!(bench.calc.rows(kind, 1, 1)[0].failed, Some(errno(12)));
+    assert_eq!(
+        bench.rows(kind, 1, 1)[0].reason,
+        Some(Reason::Failed(errno(12)))
+    );
     bench.now += Duration::from_secs(1);
     bench.calc.notices.clear();
     assert_eq!(bench.ops().len(), 3);
     bench.ack(Vec::new());
-    let rows = bench.calc.rows(kind, 0, 9);
+    let rows = bench.rows(kind, 0, 9);
     assert_eq!(rows.len(), 2);
-    assert!(rows.iter().all(|row| row.failed.is_none()));
+    assert!(rows.iter().all(|row| row.reason.is_none()));
+}
+
+#[test]
+fn what_is_not_as_it_should_be_is_told_with_its_reason() {
+    let mut bench = Bench::starting();
+    bench.handle(Input::InSync { complete: false });
+    bench.connect(vec![observed(bpf(1, Some(1))), observed(bpf(2, Some(1)))]);
+    bench.want(&bpf(2, Some(1)));
+    bench.want(&bpf(3, Some(1)));
+    let kind = view::Kind::BpfRoutes;
+    assert_eq!(bench.reasons(kind), [Reason::Unread, Reason::Pending]);
+    bench.settle_failing();
+    let failed = Reason::Failed(errno(12));
+    assert_eq!(bench.reasons(kind), [Reason::Unread, failed.clone()]);
+    bench.handle(Input::InSync { complete: true });
+    assert_eq!(bench.reasons(kind), [Reason::Pending, failed]);
 }
 
 #[test]

@@ -19,11 +19,12 @@ use crate::{
     calculator::Calculator,
     config::Config,
     consumers::{Consumers, Signal},
+    convergence::Convergence,
     dataplane,
     datastore::Update,
     event::Event,
     face::{self, Status},
-    reconciler::{Input, Notice, OldFlows, Output, Reconciler},
+    reconciler::{Input, Notice, OldFlows, Output, Page, Reconciler},
 };
 
 /// How many failures are shown by name.
@@ -36,6 +37,7 @@ const MAX_ROWS: usize = 1000;
 pub(super) struct Node {
     /// The name of this node in the datastore.
     name: String,
+    convergence: Convergence,
     calculator: Calculator,
     reconciler: Reconciler,
     /// The way to the helper.
@@ -72,8 +74,10 @@ impl Node {
     ) -> Self {
         Self {
             name: config.node_name.clone(),
-            calculator: Calculator::new(config.node_name.clone()),
-            reconciler: Reconciler::default(),
+            convergence: Convergence::new(config.node_name.clone()),
+            calculator: Calculator::new(config.node_name.clone())
+                .with_workload_table(config.workload_table),
+            reconciler: Reconciler::default().with_grace(config.route_cleanup_grace_period),
             requests: None,
             refresh_interval: config.route_refresh_interval,
             refresh: None,
@@ -92,9 +96,9 @@ impl Node {
     }
 
     /// Takes in what the datastore tells.
-    pub(super) fn update(&mut self, update: Update) {
+    pub(super) fn update(&mut self, now: Instant, update: Update) {
         for event in update.events {
-            self.calculator.handle(event);
+            self.calculator.handle(self.convergence.handle(now, event));
         }
         self.datastore_problems.set(update.problems);
         self.complete = Some(update.complete);
@@ -123,7 +127,11 @@ impl Node {
                 }
                 self.resyncs += 1;
                 self.refresh = self.refresh_interval.map(|interval| now + interval);
-                let links = observed.iter().filter_map(link).cloned().collect();
+                let links = observed
+                    .iter()
+                    .filter_map(Observed::link)
+                    .cloned()
+                    .collect();
                 self.calculator.handle(Event::Links(links));
                 Input::Welcome(welcome, observed)
             }
@@ -147,9 +155,18 @@ impl Node {
                 tracing::info!("reading the kernel back, as asked");
                 self.reconciler.handle(now, Input::Resync);
             }
-            face::Request::Rows(RowsRequest { kind, skip }, answer) => {
-                let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-                let rows = self.reconciler.rows(kind, skip, MAX_ROWS);
+            face::Request::Rows(request, answer) => {
+                let RowsRequest {
+                    kind,
+                    skip,
+                    differing,
+                } = request;
+                let rows = self.reconciler.rows(&Page {
+                    kind,
+                    skip: usize::try_from(skip).unwrap_or(usize::MAX),
+                    max: MAX_ROWS,
+                    differing,
+                });
                 // Whoever asked may be gone.
                 drop(answer.send(Rows { rows }));
             }
@@ -164,6 +181,9 @@ impl Node {
 
     /// Computes what follows, asks for it, and publishes how things stand.
     pub(super) fn settle(&mut self, now: Instant) {
+        for event in self.convergence.poll(now) {
+            self.calculator.handle(event);
+        }
         self.resolve(now);
         if self.refresh.is_some_and(|at| at <= now) {
             self.refresh = None;
@@ -303,7 +323,11 @@ impl Node {
 
     /// Returns when to [`settle`](Self::settle) again if nothing happens.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let timeouts = [self.reconciler.poll_timeout(), self.refresh];
+        let timeouts = [
+            self.reconciler.poll_timeout(),
+            self.convergence.poll_timeout(),
+            self.refresh,
+        ];
         timeouts.into_iter().flatten().min()
     }
 
@@ -334,20 +358,5 @@ impl Node {
             *published = status;
             changed
         });
-    }
-}
-
-fn link(observed: &Observed) -> Option<&ipc_proto::LinkState> {
-    match observed {
-        Observed::Link(state) => Some(state),
-        Observed::LinkSettings(..)
-        | Observed::TunnelDevice(..)
-        | Observed::Neighbour(..)
-        | Observed::Fdb(..)
-        | Observed::BpfRoute(..)
-        | Observed::KernelRoute(..)
-        | Observed::Endpoint(..)
-        | Observed::Attachment(_)
-        | Observed::Rule(_) => None,
     }
 }

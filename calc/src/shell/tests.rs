@@ -48,6 +48,8 @@ fn config(dir: &TempDir, interval: Option<Duration>) -> (Config, UnixListener) {
         datastore_dir,
         runtime_dir: dir.path().to_owned(),
         route_refresh_interval: interval,
+        route_cleanup_grace_period: Duration::ZERO,
+        workload_table: crate::WorkloadTable::Main,
         face_users: Vec::new(),
     };
     let listener = UnixListener::bind(dir.path().join(bus::socket::CALC)).unwrap();
@@ -135,6 +137,7 @@ async fn the_kernel_is_put_right_again_after_each_way_to_ask_for_it() {
         let request = codec::encode(&RowsRequest {
             kind: Kind::BpfRoutes,
             skip: 0,
+            differing: false,
         });
         let rows = calc.rows(&ByteBuf::from(request.unwrap())).await.unwrap();
         let rows: ipc_proto::view::Rows = codec::decode(&rows).unwrap();

@@ -99,7 +99,10 @@ impl<K: Kind> Table<K> {
         }
     }
 
-    fn wake(&mut self, key: K::Key) {
+    pub(super) fn wake(&mut self, key: K::Key) {
+        if self.release_spared(&key) {
+            self.change(key.clone(), |_, _| ());
+        }
         if let Some(hold) = self.holds.get_mut(&key) {
             if let Wait::Until(at) = hold.wait {
                 self.timers.remove(&(at, key.clone()));

@@ -4,7 +4,7 @@ use std::{fmt::Debug, net::IpAddr};
 
 use ipc_proto::{
     AttachmentKey, BpfRoute, Endpoint, FdbKey, KernelRoute, Link, LinkProfile, Mac, NeighbourKey,
-    Observed, Op, RouteKey, Tunnel, TunnelDevice,
+    Observed, Op, RouteKey, Rule, Tunnel, TunnelDevice,
 };
 use ipnet::IpNet;
 
@@ -131,6 +131,23 @@ impl Kind for KernelRoutes {
 
     fn observed(key: RouteKey, value: Option<KernelRoute>) -> Option<Observed> {
         Some(Observed::KernelRoute(key, value))
+    }
+}
+
+/// Routing rules.
+#[derive(Debug)]
+pub(crate) struct Rules;
+
+impl Kind for Rules {
+    type Key = Rule;
+    type Value = ();
+
+    fn op(key: Rule, value: Option<()>) -> Op {
+        Op::Rule(key, value.is_some())
+    }
+
+    fn observed(key: Rule, value: Option<()>) -> Option<Observed> {
+        value.map(|()| Observed::Rule(key))
     }
 }
 

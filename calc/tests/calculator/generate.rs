@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use calc::event::{
     Block, Config, Event, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool, RouteSource,
-    ServiceLoopPrevention, Services, TunnelMode, Workload, WorkloadKey,
+    ServiceLoopPrevention, Services, SourceHint, TunnelMode, Workload, WorkloadKey,
 };
 use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Mac, Tunnel};
 use ipnet::IpNet;
@@ -162,6 +162,7 @@ fn workload() -> impl Strategy<Value = (WorkloadKey, Option<Workload>)> {
         select(
             &[
                 MigrationRole::None,
+                MigrationRole::Moved,
                 MigrationRole::Source,
                 MigrationRole::Target,
             ][..],
@@ -241,7 +242,10 @@ fn config() -> impl Strategy<Value = Config> {
         ),
         any::<[bool; 2]>(),
         option::of(1300..1302u32),
-        option::of(select(&["192.0.2.1"][..]).prop_map(|text| text.parse().unwrap())),
+        option::of(select(vec![
+            SourceHint::Address("192.0.2.1".parse().unwrap()),
+            SourceHint::Interface("eth0".parse().unwrap()),
+        ])),
         select(&[512u32, 1024][..]),
     )
         .prop_map(
@@ -253,7 +257,7 @@ fn config() -> impl Strategy<Value = Config> {
                 service_loop_prevention,
                 [program_no_encap, redirect_to_peer],
                 vxlan_mtu,
-                route_source_v4,
+                source_hint_v4,
                 metric,
             )| Config {
                 route_source,
@@ -264,7 +268,7 @@ fn config() -> impl Strategy<Value = Config> {
                 program_no_encap,
                 redirect_to_peer,
                 vxlan_mtu,
-                route_source_v4,
+                source_hint_v4,
                 workload_metric_v4: metric,
                 workload_metric_v6: metric,
                 ..Config::default()

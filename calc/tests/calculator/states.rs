@@ -7,8 +7,8 @@
 use std::{env, fmt::Write, fs, net::IpAddr};
 
 use calc::event::{
-    Block, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool, RouteSource, TunnelMode,
-    Workload, WorkloadKey,
+    Block, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool, RouteSource, SourceHint,
+    TunnelMode, Workload, WorkloadKey,
 };
 use ipc_proto::{Link, LinkRole, LinkState, Mac, Tunnel};
 use ipnet::IpNet;
@@ -220,7 +220,7 @@ fn states() -> Vec<State> {
             name: "routes of a pool without encapsulation are ours if so configured",
             world: with(cluster(TunnelMode::Never), |world| {
                 world.config.program_no_encap = true;
-                world.config.route_source_v4 = Some(ip("192.0.2.1"));
+                world.config.source_hint_v4 = Some(SourceHint::Address(ip("192.0.2.1")));
             }),
         },
         State {
@@ -247,6 +247,21 @@ fn states() -> Vec<State> {
             world: with(migration(MigrationRole::Target, "10.65.1.7/32"), |world| {
                 let block = world.blocks.get_mut(&net("10.65.1.0/26")).unwrap();
                 block.allocations.insert(7, "node-a".to_owned());
+            }),
+        },
+        State {
+            name: "what has just moved here goes on with the elevated metric",
+            world: with(migration(MigrationRole::Moved, "10.65.1.7/32"), |world| {
+                let block = world.blocks.get_mut(&net("10.65.1.0/26")).unwrap();
+                block.allocations.insert(7, "node-a".to_owned());
+                world.config.elevated_metric_v4 = 7;
+            }),
+        },
+        State {
+            name: "routes take their source address from an interface",
+            world: with(cluster(TunnelMode::Always), |world| {
+                let eth0 = "eth0".parse().unwrap();
+                world.config.source_hint_v4 = Some(SourceHint::Interface(eth0));
             }),
         },
         State {

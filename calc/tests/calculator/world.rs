@@ -201,11 +201,18 @@ fn text(op: &Op) -> (u8, String, Option<String>) {
             format!("program at {:?} of {}", key.hook, key.link).to_lowercase(),
             attached.then(|| "attached".to_owned()),
         ),
-        Op::Rule(..)
-        | Op::Vtep(..)
-        | Op::ProgramSettings(_)
-        | Op::Masquerade(_)
-        | Op::FlowFlush(_) => panic!("not the calculator's: {op:?}"),
+        Op::Rule(rule, wanted) => (
+            9,
+            format!(
+                "rule {} IPv{}",
+                rule.priority,
+                if rule.ipv6 { 6 } else { 4 }
+            ),
+            wanted.then(|| "to the second table".to_owned()),
+        ),
+        Op::Vtep(..) | Op::ProgramSettings(_) | Op::Masquerade(_) | Op::FlowFlush(_) => {
+            panic!("not the calculator's: {op:?}")
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use calc::event::{Config, Event, RouteSource, ServiceLoopPrevention};
+use calc::event::{Config, Event, RouteSource, ServiceLoopPrevention, SourceHint};
 use ipnet::IpNet;
 
 use super::{document, read};
@@ -22,7 +22,7 @@ pub(super) fn config(text: &str) -> (Config, Vec<String>) {
 
 #[test]
 fn every_setting_is_taken() {
-    let cases: [Case; 28] = [
+    let cases: [Case; 29] = [
         ("", |_| {}),
         ("routeSource: workloadips", |c| {
             c.route_source = RouteSource::WorkloadIps;
@@ -65,10 +65,13 @@ fn every_setting_is_taken() {
         }),
         ("vxlanMTUV6: 1380", |c| c.vxlan_mtu_v6 = Some(1380)),
         ("deviceRouteSourceAddress: 10.0.0.1", |c| {
-            c.route_source_v4 = address("10.0.0.1");
+            c.source_hint_v4 = address("10.0.0.1").map(SourceHint::Address);
         }),
         ("deviceRouteSourceAddressIPv6: 'fd00::1'", |c| {
-            c.route_source_v6 = address("fd00::1");
+            c.source_hint_v6 = address("fd00::1").map(SourceHint::Address);
+        }),
+        ("deviceRouteSourceAddress: 'iface:eth1'", |c| {
+            c.source_hint_v4 = Some(SourceHint::Interface("eth1".parse().unwrap()));
         }),
         ("deviceRouteSourceAddress: none", |_| {}),
         ("ipv4NormalRoutePriority: 7", |c| c.workload_metric_v4 = 7),

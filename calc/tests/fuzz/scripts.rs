@@ -98,6 +98,7 @@ fn workload() -> impl Strategy<Value = (WorkloadKey, Option<Workload>)> {
     let role = select(
         &[
             MigrationRole::None,
+            MigrationRole::Moved,
             MigrationRole::Source,
             MigrationRole::Target,
         ][..],

@@ -9,7 +9,7 @@ use std::{
 
 use calc::event::{
     Block, Config, Event, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool, RouteSource,
-    Services, TunnelMode, Workload, WorkloadKey,
+    Services, SourceHint, TunnelMode, Workload, WorkloadKey,
 };
 use ipc_proto::{IfName, Mac};
 use ipnet::IpNet;
@@ -249,7 +249,7 @@ fn config(variant: u16) -> Config {
         program_no_encap: has(variant, 1),
         wireguard: has(variant, 4),
         vxlan_mtu: has(variant, 5).then_some(1400),
-        route_source_v4: has(variant, 6).then_some(v4(192, 0, 2, 1)),
+        source_hint_v4: has(variant, 6).then_some(SourceHint::Address(v4(192, 0, 2, 1))),
         vxlan_port: 4789 + u16::from(has(variant, 7)),
         ..Config::default()
     };

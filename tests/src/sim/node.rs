@@ -6,10 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use calc::{Calculator, FeedOrder, Input, Output, Reconciler, event::Event};
-use ipc_proto::{
-    Ack, Batch, BatchId, FlowsDone, Lane, LinkEvent, LinkState, Observed, Op, OpError, view,
-};
+use calc::{Calculator, FeedOrder, Input, Output, Page, Reconciler, event::Event};
+use ipc_proto::{Ack, Batch, BatchId, FlowsDone, Lane, LinkEvent, Observed, Op, OpError, view};
 use ipnet::IpNet;
 
 use super::{
@@ -184,7 +182,11 @@ impl Node {
                 if self.bug == Some(Bug::SnapshotIgnored) {
                     observed.retain(|item| matches!(item, Observed::Link(_)));
                 }
-                let links = observed.iter().filter_map(link).cloned().collect();
+                let links = observed
+                    .iter()
+                    .filter_map(Observed::link)
+                    .cloned()
+                    .collect();
                 self.calculator.handle(Event::Links(links));
                 self.handle(now, Input::Welcome(welcome, observed));
                 self.links(now, held);
@@ -374,7 +376,14 @@ impl Node {
         ];
         kinds
             .into_iter()
-            .flat_map(|kind| self.reconciler.rows(kind, 0, usize::MAX))
+            .flat_map(|kind| {
+                self.reconciler.rows(&Page {
+                    kind,
+                    skip: 0,
+                    max: usize::MAX,
+                    differing: false,
+                })
+            })
             .filter_map(|row| row.desired)
             .filter_map(|op| Some((Key::of(&op)?, op)))
             .collect()
@@ -417,20 +426,5 @@ pub(super) fn is_set(op: &Op) -> bool {
         | Op::ProgramSettings(_)
         | Op::Masquerade(_)
         | Op::FlowFlush(_) => true,
-    }
-}
-
-fn link(observed: &Observed) -> Option<&LinkState> {
-    match observed {
-        Observed::Link(state) => Some(state),
-        Observed::LinkSettings(..)
-        | Observed::TunnelDevice(..)
-        | Observed::Neighbour(..)
-        | Observed::Fdb(..)
-        | Observed::BpfRoute(..)
-        | Observed::Endpoint(..)
-        | Observed::Attachment(_)
-        | Observed::Rule(_)
-        | Observed::KernelRoute(..) => None,
     }
 }

@@ -95,7 +95,23 @@ impl Node {
         fs::write(file, text.replace(REFRESH, "0")).unwrap();
     }
 
-    fn configure(&self) {
+    /// Adds lines to one of its configuration files, for its next start.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be written.
+    pub fn configure_also(&self, file: &str, lines: &str) {
+        let file = self.directory.join(file);
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(file, text + lines).unwrap();
+    }
+
+    /// Has only the configuration that it was made with, from its next start on.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be written.
+    pub fn configure(&self) {
         let (here, bin) = (self.directory.display(), self.bin.display());
         let write = |file: &str, text: String| fs::write(self.directory.join(file), text).unwrap();
         write(
@@ -110,7 +126,7 @@ impl Node {
             "calc.toml",
             format!(
                 "node_name = '{}'\ndatastore_dir = '{here}/datastore'\nruntime_dir = '{here}/run'\n\
-                 route_refresh_interval = {REFRESH}\n",
+                 route_refresh_interval = {REFRESH}\nroute_cleanup_grace_period = 1\n",
                 self.name
             ),
         );

@@ -1,7 +1,7 @@
 //! The parameters that routes depend on: their names, their fields in the resource, and how text
 //! becomes a value. Knows nothing of sources and their order.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -10,7 +10,7 @@ use crate::{
         convert::{Rule, address_of, address_or_prefix},
         resource::FelixSpec,
     },
-    event::{RouteSource, ServiceLoopPrevention},
+    event::{RouteSource, ServiceLoopPrevention, SourceHint},
 };
 
 use super::Effective;
@@ -112,7 +112,7 @@ pub(super) const PARAMETERS: [Parameter; 20] = [
         "DeviceRouteSourceAddress",
         "deviceRouteSourceAddress",
         |to, text| {
-            to.config.route_source_v4 = source_address(text, false)?;
+            to.config.source_hint_v4 = source_hint(text, false)?;
             Ok(())
         },
     ),
@@ -120,7 +120,7 @@ pub(super) const PARAMETERS: [Parameter; 20] = [
         "DeviceRouteSourceAddressIPv6",
         "deviceRouteSourceAddressIPv6",
         |to, text| {
-            to.config.route_source_v6 = source_address(text, true)?;
+            to.config.source_hint_v6 = source_hint(text, true)?;
             Ok(())
         },
     ),
@@ -317,8 +317,14 @@ fn mtu(text: &str) -> Result<Option<u32>, Rule> {
     number(text, 0, 0xffff).map(|mtu| Some(mtu).filter(|mtu| *mtu != 0))
 }
 
-fn source_address(text: &str, v6: bool) -> Result<Option<IpAddr>, Rule> {
-    address_of(if is_none(text) { "" } else { text }, v6)
+/// Reads an address, or `iface:` and the name of an interface, which Felix does not know.
+fn source_hint(text: &str, v6: bool) -> Result<Option<SourceHint>, Rule> {
+    if let Some(name) = text.strip_prefix("iface:") {
+        let name = name.parse().map_err(|_| Rule::Interface(name.to_owned()))?;
+        return Ok(Some(SourceHint::Interface(name)));
+    }
+    let address = address_of(if is_none(text) { "" } else { text }, v6)?;
+    Ok(address.map(SourceHint::Address))
 }
 
 fn list(text: &str) -> Result<Vec<IpNet>, Rule> {

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use ipc_proto::{Hop, KernelRoute, LinkState, Protocol, RouteKind};
+use ipc_proto::{Hop, KernelRoute, LinkState, Protocol, RouteKind, Table};
 
 use super::{Shape, Wanted};
 use crate::{
@@ -15,6 +15,8 @@ use crate::{
 /// See the [module](self).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ways {
+    /// The source address that all of them prefer.
+    pub(super) source: Option<IpAddr>,
     /// To other nodes without a tunnel.
     pub(super) uplink: Uplink,
     /// To other nodes by their ends of the tunnel.
@@ -43,10 +45,7 @@ pub(super) struct Way {
 
 impl Ways {
     pub(super) fn new(family: Family, index: &Index) -> Self {
-        let source = match family {
-            Family::V4 => index.config.route_source_v4,
-            Family::V6 => index.config.route_source_v6,
-        };
+        let source = index.source(family);
         let out = |state: &LinkState, onlink, protocol, mtu| Way {
             link: state.link.index,
             shared: Arc::new(KernelRoute {
@@ -68,6 +67,7 @@ impl Ways {
             })
         };
         Self {
+            source,
             uplink: match index.uplink(family) {
                 None => Uplink::Unknown,
                 Some(state) if !state.up => Uplink::Down,
@@ -97,6 +97,7 @@ impl Way {
             // Of each class there is one way at most.
             carrier: true,
             route: Shape {
+                table: Table::Main,
                 metric: 0,
                 shared: Arc::clone(&self.shared),
                 via,

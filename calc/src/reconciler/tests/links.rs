@@ -90,7 +90,7 @@ fn settings_are_left_alone_where_nobody_wants_any() {
     bench.want(&Op::LinkSettings(link(7), None));
     assert_eq!(bench.poll(), None);
     assert!(bench.calc.is_in_sync());
-    assert_eq!(bench.calc.rows(view::Kind::LinkSettings, 0, 9), []);
+    assert_eq!(bench.rows(view::Kind::LinkSettings, 0, 9), []);
 }
 
 fn device() -> TunnelDevice {

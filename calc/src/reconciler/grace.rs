@@ -1,0 +1,115 @@
+//! Routes that nobody wants, on a workload's link that is new: they may be wanted soon.
+//!
+//! A network plugin makes a pod's route before the datastore tells of the pod. So what is found on
+//! such a link is spared for a while from when the link was first seen, unless a route on it has
+//! been wanted: then all is known. Links are told apart by index, so that one that is made again
+//! has a grace of its own, and one that flaps has not. Pure.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    time::{Duration, Instant},
+};
+
+use ipc_proto::{KernelRoute, LinkRole, LinkState, Observed, Op, RouteKey};
+
+use super::steps::hops;
+
+/// How long a route is spared where nothing else is said; that of Felix.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Grace {
+    period: Duration,
+    /// Until when, by the index of the link; none where a route on it has been wanted.
+    links: BTreeMap<u32, Option<Instant>>,
+}
+
+impl Default for Grace {
+    fn default() -> Self {
+        Self::new(PERIOD)
+    }
+}
+
+impl Grace {
+    pub(super) fn new(period: Duration) -> Self {
+        Self {
+            period,
+            links: BTreeMap::new(),
+        }
+    }
+
+    /// Takes in an interface that there is.
+    pub(super) fn seen(&mut self, now: Instant, state: &LinkState) {
+        if state.role == LinkRole::Workload {
+            let until = now.checked_add(self.period);
+            self.links.entry(state.link.index).or_insert(until);
+        }
+    }
+
+    /// Takes in that an interface is gone.
+    pub(super) fn gone(&mut self, index: u32) {
+        self.links.remove(&index);
+    }
+
+    /// Takes in all interfaces that there are.
+    pub(super) fn all(&mut self, now: Instant, observed: &[Observed]) {
+        let former = std::mem::take(&mut self.links);
+        for state in observed.iter().filter_map(Observed::link) {
+            match former.get(&state.link.index) {
+                Some(until) => drop(self.links.insert(state.link.index, *until)),
+                None => self.seen(now, state),
+            }
+        }
+    }
+
+    /// Takes in that something is wanted, and returns whether that ends the grace of a link.
+    pub(super) fn ends_with(&mut self, op: &Op) -> bool {
+        let Op::KernelRoute(_, Some(route)) = op else {
+            return false;
+        };
+        let mut ends = false;
+        for hop in hops(route) {
+            match self.links.entry(hop.link.index) {
+                Entry::Vacant(unseen) => drop(unseen.insert(None)),
+                Entry::Occupied(mut seen) => ends |= seen.insert(None).is_some(),
+            }
+        }
+        ends
+    }
+
+    /// Returns which of the routes that were read are to be spared, and until when.
+    pub(super) fn spared(&self, observed: &[Observed]) -> BTreeMap<RouteKey, Instant> {
+        let routes = || {
+            observed.iter().filter_map(|item| {
+                let Observed::KernelRoute(key, route) = item else {
+                    return None;
+                };
+                let until = route.as_ref().and_then(|route| self.until(route));
+                Some((key, until))
+            })
+        };
+        let mut spared = BTreeMap::new();
+        for (key, until) in routes() {
+            if let Some(until) = until {
+                let sooner = spared.entry(key.clone()).or_insert(until);
+                *sooner = until.min(*sooner);
+            }
+        }
+        // Of several under one key, all are spared or none.
+        if !spared.is_empty() {
+            for (key, _) in routes().filter(|(_, until)| until.is_none()) {
+                spared.remove(key);
+            }
+        }
+        spared
+    }
+
+    /// Returns until when a route is spared.
+    pub(super) fn until(&self, route: &KernelRoute) -> Option<Instant> {
+        let ends = hops(route)
+            .iter()
+            .map(|hop| self.links.get(&hop.link.index).copied().flatten());
+        ends.reduce(|a, b| Some(a?.min(b?))).flatten()
+    }
+}
