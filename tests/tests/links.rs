@@ -68,6 +68,8 @@ fn lacks(node: &Node, line: &str, words: &[&str]) {
 /// Waits until the kernel holds the same as before.
 #[track_caller]
 fn is_again(node: &Node, before: &str) {
+    // Without it the kernel's tools would fail.
+    shows(node, "ip -o link show type vxlan", &[VXLAN]);
     eventually("the kernel as before", || {
         let now = node.kernel_state();
         (now == before)

@@ -2,6 +2,8 @@
 //! compare; and what it must not do.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+#[path = "netns/feed.rs"]
+mod feed;
 #[path = "netns/flows.rs"]
 mod flows;
 #[path = "netns/hostile.rs"]

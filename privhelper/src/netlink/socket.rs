@@ -315,6 +315,7 @@ impl Requests {
             if let Some(kept) = dump.end() {
                 return Ok(kept);
             }
+            tracing::debug!(kind, "it has changed while it was read, and is read again");
         }
         Err(Errno::EINTR)
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use ipc_proto::{
     BpfRoute, BpfTarget, FdbKey, Flags, Hop, KernelRoute, Mac, NeighbourKey, Protocol, RouteKey,
-    RouteKind, Table, TunnelDevice,
+    RouteKind, Rule, Table, TunnelDevice,
 };
 
 use super::*;
@@ -311,6 +311,47 @@ fn an_interface_that_was_made_again_or_renamed_is_stale() {
             try_op(&policy, kernel("10.1.0.9/32", route, Protocol::Device)),
             Err(OpError::StaleLink(stale))
         );
+    }
+}
+
+#[test]
+fn a_rule_may_only_lead_to_the_second_table_and_by_a_mark_that_can_match() {
+    let rule = |priority, mark, invert| Rule {
+        ipv6: false,
+        priority,
+        mark,
+        invert,
+    };
+    let mark = Some((0x10, 0xf0));
+    let second = Policy {
+        second_table: Some(77),
+        ..policy()
+    };
+    for ipv6 in [false, true] {
+        for (rule, permitted) in [
+            (rule(99, mark, false), true),
+            (rule(99, mark, true), true),
+            (rule(99, None, false), true),
+            (rule(1, mark, false), true),
+            (rule(32_765, mark, false), true),
+            // It would come before the local table's, or after the main one's.
+            (rule(0, mark, false), false),
+            (rule(32_766, mark, false), false),
+            (rule(u32::MAX, mark, false), false),
+            // It would match nothing.
+            (rule(99, None, true), false),
+            (rule(99, Some((0x100, 0xf0)), false), false),
+            (rule(99, Some((0, 0)), false), false),
+        ] {
+            let rule = Rule { ipv6, ..rule };
+            for wanted in [false, true] {
+                let op = || Op::Rule(rule.clone(), wanted);
+                assert_eq!(try_op(&second, op()).is_ok(), permitted, "{rule:?}");
+                // There is no table that it could lead to.
+                let refused = try_op(&policy(), op());
+                assert!(matches!(refused, Err(OpError::Denied(_))), "{rule:?}");
+            }
+        }
     }
 }
 
