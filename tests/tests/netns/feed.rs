@@ -18,7 +18,7 @@ fn interfaces_that_stay_are_never_told_gone_however_fast_others_change() {
         "feed::interfaces_that_stay_are_never_told_gone_however_fast_others_change",
         || async {
             shell(
-                "for n in $(seq 500); do echo link add stay$n type dummy; done | ip -batch -
+                "for n in $(seq 500); do echo link add stay$n type bridge; done | ip -batch -
                  for n in $(seq 500); do echo link set stay$n up; done | ip -batch -",
             );
             let mut command = Command::new(built().join("cairn-privhelper"));
@@ -36,9 +36,9 @@ fn interfaces_that_stay_are_never_told_gone_however_fast_others_change() {
             assert_eq!(all.len(), 500);
             let churn = std::thread::spawn(|| {
                 shell(
-                    "for n in $(seq 300); do
-                       echo link add blip$n type dummy; echo link del blip$n
-                     done | ip -batch -; ip link add last type dummy",
+                    "for n in $(seq 150); do
+                       echo link add blip$n type bridge; echo link del blip$n
+                     done | ip -batch -; ip link add last type bridge",
                 )
             });
             let last = loop {
@@ -70,7 +70,7 @@ fn what_the_kernel_could_not_tell_leaves_a_gap_in_the_numbers() {
     test(
         "feed::what_the_kernel_could_not_tell_leaves_a_gap_in_the_numbers",
         || async {
-            shell("ip link add blip type dummy");
+            shell("ip link add blip type bridge");
             let helper = Helper::start("");
             let mut calc = helper.connect().await;
             let mut feeds = calc.proxy.receive_links_changed().await.unwrap();
@@ -78,7 +78,7 @@ fn what_the_kernel_could_not_tell_leaves_a_gap_in_the_numbers() {
             // It does not listen for longer than there is room.
             helper.signal("STOP");
             shell(
-                "for n in $(seq 20000); do
+                "for n in $(seq 10000); do
                    echo link set blip up; echo link set blip down
                  done | ip -batch -",
             );
