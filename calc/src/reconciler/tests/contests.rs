@@ -149,6 +149,7 @@ fn what_is_done_to_a_device_is_named_and_put_right_at_once() {
         bench.repair(7);
         for wait in [500, 1000] {
             bench.link(state.clone());
+            assert_eq!(bench.poll(), None, "it waits");
             bench.pass(wait);
             bench.repair(7);
         }
