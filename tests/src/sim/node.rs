@@ -395,8 +395,8 @@ fn place(op: &Op) -> u8 {
     let place = match op {
         Op::LinkSettings(..) => 0,
         Op::TunnelDevice(..) => 1,
-        Op::Neighbour(..) => 2,
-        Op::Fdb(..) => 3,
+        Op::Fdb(..) => 2,
+        Op::Neighbour(..) => 3,
         Op::BpfRoute(..) => 4,
         Op::KernelRoute(..)
         | Op::Rule(..)
