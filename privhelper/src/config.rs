@@ -325,7 +325,7 @@ impl UserName {
 }
 
 fn name(key: &'static str, name: String) -> Result<IfName, Problem> {
-    name.try_into().map_err(|error| Problem::Name(key, error))
+    name.parse().map_err(|error| Problem::Name(key, error))
 }
 
 #[cfg(test)]
