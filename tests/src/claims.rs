@@ -155,6 +155,53 @@ pub fn pods_reach_each_other_without_the_tunnel(world: &mut World) -> Seen {
     ))
 }
 
+/// A pod's route that gets another metric, be it the one that a network plugin has made or by the
+/// configuration, loses no packet.
+pub fn a_change_of_metric_loses_no_packet(world: &mut World) -> Seen {
+    let node = &world.nodes[0];
+    let pings = world
+        .cart
+        .addresses
+        .map(|address| Ping::start(&world.orders.netns, address));
+    let metrics = |wanted: &str| {
+        eventually("the metric", || {
+            let routes = ["-4", "-6"].map(|family| {
+                let routes = node
+                    .netns
+                    .run(&format!("ip {family} route show dev cali-cart"));
+                let routes = routes.lines().filter(|line| !line.contains("proto kernel"));
+                routes.map(str::to_owned).collect::<Vec<_>>()
+            });
+            let right = |routes: &Vec<String>| {
+                !routes.is_empty() && routes.iter().all(|route| route.contains(wanted))
+            };
+            ensure(routes.iter().all(right), || format!("{routes:?}"))
+        })
+    };
+    // As the plugin makes it before Cairn hears of the pod.
+    let [own, _] = world.cart.addresses;
+    node.netns
+        .run(&format!("ip route add {own} dev cali-cart metric 0"));
+    node.cairnctl("resync")
+        .output()
+        .map_err(|error| error.to_string())?;
+    metrics("metric 1024");
+    let settings = "apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\n\
+         metadata: {name: default}\n\
+         spec: {ipv4NormalRoutePriority: 700, ipv6NormalRoutePriority: 700}\n";
+    std::fs::write(node.document("felix.yaml"), settings).map_err(|error| error.to_string())?;
+    metrics("metric 700");
+    let mut answered = 0;
+    for ping in pings {
+        let loss = ping.stop();
+        ensure(loss.lost.is_empty(), || format!("lost {:?}", loss.lost))?;
+        answered += loss.answered;
+    }
+    Ok(format!(
+        "metric 0 to 1024 and 700: {answered} pings answered, none lost"
+    ))
+}
+
 /// Waits until the routes between the nodes lead over the underlay.
 fn direct(world: &World) -> Result<(), String> {
     for (node, block, other) in [(0, 2, 12), (1, 1, 11)] {
