@@ -374,6 +374,69 @@ pub fn an_address_moves_between_pods(world: &mut World) -> Seen {
     ))
 }
 
+/// Reading the kernel back writes nothing where all is right: no link, address, route, rule, neighbour
+/// or forwarding entry.
+pub fn reading_back_writes_nothing(world: &mut World) -> Seen {
+    const MARK: &str = "198.51.100.7";
+    let node = &world.nodes[0];
+    let told = node.document("told").with_extension("log");
+    let mut monitor = node
+        .netns
+        .command("ip")
+        .args(["-o", "monitor", "all"])
+        .stdout(std::fs::File::create(&told).map_err(|error| error.to_string())?)
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let lines = || {
+        let text = std::fs::read_to_string(&told).unwrap_or_default();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let count = |lines: &[String]| lines.iter().filter(|line| line.contains(MARK)).count();
+    // It listens from the first mark that it tells on.
+    eventually("the monitor", || {
+        let mark = format!("ip route replace blackhole {MARK}");
+        node.netns.run(&mark);
+        node.netns.run(&format!("ip route del blackhole {MARK}"));
+        ensure(count(&lines()) >= 2, || "nothing told".to_owned())
+    });
+    let resyncs = || {
+        node.status()["calc"]["properties"]["Resyncs"]
+            .as_u64()
+            .unwrap_or_default()
+    };
+    let start = resyncs();
+    eventually("three readings", || {
+        let read = resyncs() - start;
+        ensure(read >= 3, || format!("{read} readings"))
+    });
+    let marks = count(&lines());
+    node.netns
+        .run(&format!("ip route replace blackhole {MARK}"));
+    eventually("the end", || {
+        ensure(count(&lines()) > marks, || "not told".to_owned())
+    });
+    monitor
+        .kill()
+        .and_then(|()| monitor.wait())
+        .map_err(|error| error.to_string())?;
+    // What the kernel does with neighbours of its own is its own affair.
+    let passing = [
+        "STALE",
+        "REACHABLE",
+        "DELAY",
+        "PROBE",
+        "FAILED",
+        "INCOMPLETE",
+    ];
+    let written: Vec<String> = lines()
+        .into_iter()
+        .filter(|line| !line.contains(MARK) && !passing.iter().any(|state| line.contains(state)))
+        .collect();
+    node.netns.run(&format!("ip route del blackhole {MARK}"));
+    ensure(written.is_empty(), || written.join("\n"))?;
+    Ok("three readings, nothing written".to_owned())
+}
+
 /// `cairnctl diff` tells what is not as it should be, and why, and nothing else.
 pub fn differences_are_told_with_their_reason(world: &mut World) -> Seen {
     let node = &world.nodes[0];
@@ -411,7 +474,7 @@ pub fn differences_are_told_with_their_reason(world: &mut World) -> Seen {
     eventually("no difference", || {
         ensure(diff("diff") == clean, || format!("{:?}", diff("diff")))
     });
-    Ok(lines)
+    Ok(format!("\n{lines}"))
 }
 
 /// Routes to workloads may be in a table of their own, to which a rule leads; configured otherwise,

@@ -134,3 +134,11 @@ fn a_change_of_metric_loses_no_packet() {
         claims::a_change_of_metric_loses_no_packet,
     );
 }
+
+#[test]
+fn reading_back_writes_nothing() {
+    started(
+        "reading_back_writes_nothing",
+        claims::reading_back_writes_nothing,
+    );
+}
