@@ -248,7 +248,7 @@ pub async fn hello(proxy: &DataplaneProxy<'_>) -> Result<(Welcome, Vec<Observed>
     let mut observed = Vec::new();
     for page in pages {
         // A panic ends the process, and only its end cancels.
-        let page = page.await.map_err(|_| Error::Closed)??;
+        let page = page.await.map_err(|_ending| Error::Closed)??;
         observed.extend(page.items);
     }
     Ok((welcome, observed))

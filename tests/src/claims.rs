@@ -400,8 +400,10 @@ pub fn reading_back_writes_nothing(world: &mut World) -> Seen {
         ensure(count(&lines()) >= 2, || "nothing told".to_owned())
     });
     let resyncs = || {
-        node.status()["calc"]["properties"]["Resyncs"]
-            .as_u64()
+        let status = node.status();
+        let number = status.pointer("/calc/properties/Resyncs");
+        number
+            .and_then(serde_json::Value::as_u64)
             .unwrap_or_default()
     };
     let start = resyncs();
@@ -441,17 +443,19 @@ pub fn reading_back_writes_nothing(world: &mut World) -> Seen {
 pub fn differences_are_told_with_their_reason(world: &mut World) -> Seen {
     let node = &world.nodes[0];
     let diff = |arguments: &str| {
-        let output = node.cairnctl(arguments).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        (output.status.success(), text)
+        let (success, text) = match node.cairnctl(arguments).output() {
+            Ok(output) => (output.status.success(), output.stdout),
+            Err(error) => (false, error.to_string().into_bytes()),
+        };
+        (success, String::from_utf8_lossy(&text).into_owned())
     };
     let clean = (true, "all is as it should be\n".to_owned());
     ensure(diff("diff") == clean, || format!("{:?}", diff("diff")))?;
     let taken = "10.244.1.2/32 dev eth0 metric 1024";
     node.netns
         .run(&format!("ip route replace {taken} proto static"));
-    let resync = || node.cairnctl("resync").output().unwrap();
-    resync();
+    let resync = || node.cairnctl("resync").output();
+    resync().map_err(|error| error.to_string())?;
     let (lines, _) = eventually("the difference", || {
         let (success, text) = diff("diff");
         let told = text.contains("another program's route") && text.lines().count() == 2;
@@ -459,18 +463,19 @@ pub fn differences_are_told_with_their_reason(world: &mut World) -> Seen {
         Ok(text)
     });
     let (_, json) = diff("--json diff");
-    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    let rows: Vec<serde_json::Value> =
+        serde_json::from_str(&json).map_err(|error| error.to_string())?;
     let states: Vec<_> = rows
         .iter()
-        .map(|row| (&row["type"], &row["state"]))
+        .map(|row| (row.get("type"), row.get("state")))
         .collect();
     ensure(
-        matches!(states[..], [(what, state)] if what == "kernel-route" && state == "failing"),
+        states == [(Some(&"kernel-route".into()), Some(&"failing".into()))],
         || json.clone(),
     )?;
     node.netns
         .run(&format!("ip route del {taken} proto static"));
-    resync();
+    resync().map_err(|error| error.to_string())?;
     eventually("no difference", || {
         ensure(diff("diff") == clean, || format!("{:?}", diff("diff")))
     });
