@@ -268,6 +268,11 @@ impl<K: Kind> Table<K> {
         K::op(key, desired)
     }
 
+    /// Returns what `key` should be.
+    pub(crate) fn desired(&self, key: &K::Key) -> Option<&K::Value> {
+        self.tracker.desired(key)
+    }
+
     /// Returns what `key` is.
     pub(crate) fn actual(&self, key: &K::Key) -> Actual<&K::Value> {
         self.tracker.actual(key)
