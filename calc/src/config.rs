@@ -143,7 +143,7 @@ impl Config {
             Err(source) => return Err(ConfigError::Parse { path, source }),
         };
         let seconds = |key, value| {
-            Duration::try_from_secs_f64(value).map_err(|_| ConfigError::Seconds {
+            Duration::try_from_secs_f64(value).map_err(|_nonsense| ConfigError::Seconds {
                 path: path.clone(),
                 key,
                 value,

@@ -31,6 +31,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_bytes::ByteBuf;
 use tokio::{
     sync::mpsc,
+    task::spawn_blocking,
     time::{Instant, sleep},
 };
 use zbus::{Connection, MatchRule, MessageStream, message, proxy::CacheProperties};
@@ -77,7 +78,7 @@ pub(crate) enum Event {
 
 /// Why there is no connection to the helper.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     /// Nobody answers.
     #[error("cannot reach the helper at {path}: {source}; is cairn-privhelper running?")]
     Connect {
@@ -221,28 +222,43 @@ async fn signals(connection: &Connection) -> zbus::Result<MessageStream> {
     MessageStream::for_match_rule(rule, connection, Some(FEED_QUEUE)).await
 }
 
+/// Starts a lease, and returns it with all that the helper has read.
+///
+/// Pages are decoded by other threads, while the next ones are on their way.
+///
+/// # Errors
+///
+/// If the helper does not answer, or not as it should.
+pub async fn hello(proxy: &DataplaneProxy<'_>) -> Result<(Welcome, Vec<Observed>), Error> {
+    let request = encode(&Hello { version: VERSION })?;
+    let bytes = proxy.hello(&request).await.map_err(failed("Hello"))?;
+    let welcome: Welcome = decode("welcome", &bytes)?;
+    if welcome.version != VERSION {
+        return Err(Error::Version {
+            theirs: welcome.version,
+        });
+    }
+    let mut pages = Vec::new();
+    for page in 0..welcome.pages {
+        let snapshot = welcome.snapshot;
+        let request = encode(&PageRequest { snapshot, page })?;
+        let bytes = proxy.page(&request).await.map_err(failed("Page"))?;
+        pages.push(spawn_blocking(move || decode::<Page>("page", &bytes)));
+    }
+    let mut observed = Vec::new();
+    for page in pages {
+        // A panic ends the process, and only its end cancels.
+        let page = page.await.map_err(|_ending| Error::Closed)??;
+        observed.extend(page.items);
+    }
+    Ok((welcome, observed))
+}
+
 /// Makes a request.
 async fn answer(proxy: &DataplaneProxy<'_>, request: Request) -> Result<Event, Error> {
     match request {
         Request::Hello => {
-            let hello = encode(&Hello { version: VERSION })?;
-            let bytes = proxy.hello(&hello).await.map_err(failed("Hello"))?;
-            let welcome: Welcome = decode("welcome", &bytes)?;
-            if welcome.version != VERSION {
-                return Err(Error::Version {
-                    theirs: welcome.version,
-                });
-            }
-            let mut observed = Vec::new();
-            for page in 0..welcome.pages {
-                let request = encode(&PageRequest {
-                    snapshot: welcome.snapshot,
-                    page,
-                })?;
-                let bytes = proxy.page(&request).await.map_err(failed("Page"))?;
-                let page: Page = decode("page", &bytes)?;
-                observed.extend(page.items);
-            }
+            let (welcome, observed) = hello(proxy).await?;
             Ok(Event::Welcome(welcome, observed))
         }
         Request::Apply(batch) => {

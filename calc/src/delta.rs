@@ -8,7 +8,7 @@
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     iter::Peekable,
     mem,
     ops::{Bound, RangeInclusive},
@@ -104,12 +104,26 @@ impl<V> Sides<V> {
         }
     }
 
+    fn is_present(&self) -> bool {
+        !matches!(self.actual, Actual::Absent)
+    }
+
     fn change(&self) -> Change {
         match (&self.desired, &self.actual) {
             (Some(_), Actual::Absent) => Change::Insert,
             (Some(_), Actual::Is(_) | Actual::Wrong) => Change::Update,
             (None, _) if self.claimed => Change::Clear,
             (None, _) => Change::Sweep,
+        }
+    }
+}
+
+impl<V: Eq> Sides<V> {
+    fn place(&self) -> Place {
+        match (&self.desired, &self.actual) {
+            (Some(desired), Actual::Is(actual)) if desired == actual => Place::Settled,
+            (None, Actual::Absent) => Place::Nowhere,
+            (Some(_) | None, _) => Place::Differing,
         }
     }
 }
@@ -129,10 +143,41 @@ impl<V> Default for Sides<V> {
 pub(crate) struct DeltaTracker<K, V> {
     settled: BTreeMap<K, V>,
     differing: BTreeMap<K, Sides<V>>,
-    /// How many of `differing` are wanted.
-    unsettled_desired: usize,
-    /// How many of `differing` are present.
-    unsettled_present: usize,
+    unsettled: Unsettled,
+}
+
+/// How many of the keys whose sides differ are wanted, and how many are present.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unsettled {
+    desired: usize,
+    present: usize,
+}
+
+impl Unsettled {
+    fn enter<V>(&mut self, sides: &Sides<V>) {
+        self.desired += usize::from(sides.desired.is_some());
+        self.present += usize::from(sides.is_present());
+    }
+
+    fn leave<V>(&mut self, sides: &Sides<V>) {
+        self.desired -= usize::from(sides.desired.is_some());
+        self.present -= usize::from(sides.is_present());
+    }
+}
+
+/// What it takes to make the two sides of a key agree, before and after something was said of it;
+/// nothing where they agree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Turn {
+    pub(crate) before: Option<Change>,
+    pub(crate) after: Option<Change>,
+}
+
+/// Where a key belongs.
+enum Place {
+    Settled,
+    Differing,
+    Nowhere,
 }
 
 impl<K, V> Default for DeltaTracker<K, V> {
@@ -140,46 +185,42 @@ impl<K, V> Default for DeltaTracker<K, V> {
         Self {
             settled: BTreeMap::new(),
             differing: BTreeMap::new(),
-            unsettled_desired: 0,
-            unsettled_present: 0,
+            unsettled: Unsettled::default(),
         }
     }
 }
 
 impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
-    /// Says what `key` should be; `None` is absent.
-    pub(crate) fn set_desired(&mut self, key: K, desired: Option<V>) {
-        if self.desired(&key) != desired.as_ref() {
-            let sides = self.take(&key, Sides::present);
-            let claimed = sides.claimed || desired.is_some();
-            self.put(
-                key,
-                Sides {
-                    desired,
-                    claimed,
-                    ..sides
-                },
-            );
+    /// Says what `key` should be; `None` is absent. Returns nothing if that is known already.
+    pub(crate) fn set_desired(&mut self, key: K, desired: Option<V>) -> Option<Turn> {
+        let settled = self.settled.get(&key);
+        let is_settled = settled.is_some();
+        if is_settled && settled == desired.as_ref() {
+            return None;
         }
+        if !is_settled {
+            let sides = self.differing.get(&key);
+            if sides.and_then(|sides| sides.desired.as_ref()) == desired.as_ref() {
+                return None;
+            }
+        }
+        Some(self.update(key, is_settled, Sides::present, |sides| {
+            sides.claimed |= desired.is_some();
+            sides.desired = desired;
+        }))
     }
 
     /// Says what `key` was found to be.
-    pub(crate) fn set_actual(&mut self, key: K, actual: Actual<V>) {
-        let sides = self.take(&key, Sides::wanted);
-        self.put(key, Sides { actual, ..sides });
+    pub(crate) fn set_actual(&mut self, key: K, actual: Actual<V>) -> Turn {
+        self.update(key, true, Sides::wanted, |sides| sides.actual = actual)
     }
 
     /// Says what `key` is, as this process has made it.
-    pub(crate) fn settle(&mut self, key: K, actual: Actual<V>) {
-        let sides = self.take(&key, Sides::wanted);
-        self.put(
-            key,
-            Sides {
-                actual,
-                claimed: true,
-                ..sides
-            },
-        );
+    pub(crate) fn settle(&mut self, key: K, actual: Actual<V>) -> Turn {
+        self.update(key, true, Sides::wanted, |sides| {
+            sides.claimed = true;
+            sides.actual = actual;
+        })
     }
 
     /// Says what every key is: those that are not listed are absent, and those that are listed
@@ -199,7 +240,7 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
                 before.insert(key.clone(), actual);
             }
         }
-        self.unsettled_present = 0;
+        self.unsettled.present = 0;
 
         // Both are in order, so that one pass finds what is no longer settled.
         let mut found = Vec::new();
@@ -221,7 +262,9 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
             .collect();
         for (key, value) in unsettled {
             before.insert(key.clone(), Actual::Is(value.clone()));
-            self.put(key, Sides::wanted(value));
+            let sides = Sides::wanted(value);
+            self.unsettled.enter(&sides);
+            self.differing.insert(key, sides);
         }
         for (key, actual) in found.into_iter().chain(all) {
             let was = before.remove(&key).unwrap_or_default();
@@ -240,9 +283,11 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
     /// Returns what `key` should be.
     #[must_use]
     pub(crate) fn desired(&self, key: &K) -> Option<&V> {
-        self.settled
-            .get(key)
-            .or_else(|| self.differing.get(key)?.desired.as_ref())
+        // Whoever asks mostly asks for those that differ.
+        match self.differing.get(key) {
+            Some(sides) => sides.desired.as_ref(),
+            None => self.settled.get(key),
+        }
     }
 
     /// Returns what `key` is.
@@ -302,45 +347,66 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
     /// Returns how many keys should be there.
     #[must_use]
     pub(crate) fn desired_len(&self) -> usize {
-        self.settled.len() + self.unsettled_desired
+        self.settled.len() + self.unsettled.desired
     }
 
     /// Returns how many keys are there.
     #[must_use]
     pub(crate) fn present_len(&self) -> usize {
-        self.settled.len() + self.unsettled_present
+        self.settled.len() + self.unsettled.present
     }
 
-    /// Removes a key from both maps. A settled one has but one value, for `side`.
-    fn take(&mut self, key: &K, side: impl FnOnce(V) -> Sides<V>) -> Sides<V> {
-        if let Some(value) = self.settled.remove(key) {
-            return side(value);
-        }
-        let sides = self.differing.remove(key).unwrap_or_default();
-        self.unsettled_desired -= usize::from(sides.desired.is_some());
-        self.unsettled_present -= usize::from(sides.actual != Actual::Absent);
-        sides
-    }
-
-    /// Puts a key that is in neither map where it belongs.
-    fn put(&mut self, key: K, sides: Sides<V>) {
-        match sides {
-            Sides {
-                desired: Some(desired),
-                actual: Actual::Is(actual),
-                ..
-            } if desired == actual => {
-                self.settled.insert(key, desired);
+    /// Makes a change of a key and puts it where it belongs then. A settled one has but one value,
+    /// for `side`. Keys are many, so none is looked up more often than it takes.
+    fn update(
+        &mut self,
+        key: K,
+        may_be_settled: bool,
+        side: impl FnOnce(V) -> Sides<V>,
+        change: impl FnOnce(&mut Sides<V>),
+    ) -> Turn {
+        match self.differing.entry(key) {
+            Entry::Occupied(mut entry) => {
+                let before = Some(entry.get().change());
+                self.unsettled.leave(entry.get());
+                change(entry.get_mut());
+                let after = match entry.get().place() {
+                    Place::Differing => {
+                        self.unsettled.enter(entry.get());
+                        Some(entry.get().change())
+                    }
+                    Place::Settled => {
+                        let (key, sides) = entry.remove_entry();
+                        self.settled.extend(sides.desired.map(|value| (key, value)));
+                        None
+                    }
+                    Place::Nowhere => {
+                        entry.remove();
+                        None
+                    }
+                };
+                Turn { before, after }
             }
-            Sides {
-                desired: None,
-                actual: Actual::Absent,
-                ..
-            } => {}
-            sides => {
-                self.unsettled_desired += usize::from(sides.desired.is_some());
-                self.unsettled_present += usize::from(sides.actual != Actual::Absent);
-                self.differing.insert(key, sides);
+            Entry::Vacant(entry) => {
+                let settled = may_be_settled.then(|| self.settled.remove(entry.key()));
+                let mut sides = settled.flatten().map(side).unwrap_or_default();
+                change(&mut sides);
+                let after = match sides.place() {
+                    Place::Differing => {
+                        self.unsettled.enter(&sides);
+                        Some(entry.insert(sides).change())
+                    }
+                    Place::Settled => {
+                        let key = entry.into_key();
+                        self.settled.extend(sides.desired.map(|value| (key, value)));
+                        None
+                    }
+                    Place::Nowhere => None,
+                };
+                Turn {
+                    before: None,
+                    after,
+                }
             }
         }
     }

@@ -46,6 +46,8 @@ pub(crate) struct Lead {
 pub(crate) trait Leads {
     /// Returns all routes of the address.
     fn leads(&self, address: IpAddr, pods: &Pods) -> Vec<Lead>;
+    /// Returns whether, without a route of its own, the address should lead to pods of another node.
+    fn is_elsewhere(&self, address: IpAddr) -> bool;
 }
 
 /// What may be done with a change of a route.
@@ -234,7 +236,11 @@ impl Flows {
             self.duties.remove(&address);
             return;
         }
-        if past.is_subset(&desired) {
+        // Whom a route of its own led to may have it by that of its block.
+        let same_by_block = desired.is_empty()
+            && past.iter().all(|owner| *owner == Owner::Elsewhere)
+            && routes.is_elsewhere(address);
+        if past.is_subset(&desired) || same_by_block {
             self.duties.remove(&address);
             return;
         }

@@ -25,7 +25,7 @@ mod table;
 pub use self::{
     calculator::Calculator,
     config::{Config, ConfigError},
-    dataplane::{FeedOrder, Gap},
+    dataplane::{Error as DataplaneError, FeedOrder, Gap, hello},
     index::WorkloadTable,
     reconciler::{Counts, Input, Notice, Output, Page, Reconciler, Told, Unplaced},
     shell::ShellError,

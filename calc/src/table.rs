@@ -34,7 +34,7 @@ use self::{
     ready::Ready,
     told::Told,
 };
-use crate::delta::{Actual, Change, DeltaTracker};
+use crate::delta::{Actual, Change, DeltaTracker, Turn};
 
 /// What an outcome means for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,10 +144,10 @@ impl<K: Kind> Table<K> {
 
     /// Says what `key` should be.
     fn want(&mut self, key: K::Key, value: Option<K::Value>) {
-        if self.tracker.desired(&key) != value.as_ref() {
+        if let Some(turn) = self.tracker.set_desired(key.clone(), value) {
             self.release(&key);
             self.contests.forget(&key);
-            self.change(key, |tracker, key| tracker.set_desired(key, value));
+            self.file(key, turn);
         }
     }
 
@@ -223,7 +223,7 @@ impl<K: Kind> Table<K> {
         if !K::ATOMIC && matches!(error, OpError::Kernel { .. }) {
             self.learn(key, Actual::Wrong);
         } else {
-            self.change(key, |_, _| ());
+            self.refile(key);
         }
         verdict
     }
@@ -246,7 +246,8 @@ impl<K: Kind> Table<K> {
             .collect();
         for key in lost {
             self.note(&key);
-            self.change(key, |tracker, key| tracker.set_actual(key, actual.clone()));
+            let turn = self.tracker.set_actual(key.clone(), actual.clone());
+            self.file(key, turn);
         }
     }
 
@@ -265,6 +266,11 @@ impl<K: Kind> Table<K> {
     pub(crate) fn op(&self, key: K::Key) -> Op {
         let desired = self.tracker.desired(&key).cloned();
         K::op(key, desired)
+    }
+
+    /// Returns what `key` should be.
+    pub(crate) fn desired(&self, key: &K::Key) -> Option<&K::Value> {
+        self.tracker.desired(key)
     }
 
     /// Returns what `key` is.
@@ -327,20 +333,26 @@ impl<K: Kind> Table<K> {
     /// Takes in what `key` has become by a change of ours.
     fn learn(&mut self, key: K::Key, actual: Actual<K::Value>) {
         self.note(&key);
-        self.change(key, |tracker, key| tracker.settle(key, actual));
+        let turn = self.tracker.settle(key.clone(), actual);
+        self.file(key, turn);
     }
 
-    /// Makes a change of the tracker, and files the key by what it then takes.
-    fn change(
-        &mut self,
-        key: K::Key,
-        change: impl FnOnce(&mut DeltaTracker<K::Key, K::Value>, K::Key),
-    ) {
-        if let Some(before) = self.tracker.change(&key) {
+    /// Files a key anew: what it takes is as before, but not whether it waits.
+    fn refile(&mut self, key: K::Key) {
+        let change = self.tracker.change(&key);
+        let turn = Turn {
+            before: change,
+            after: change,
+        };
+        self.file(key, turn);
+    }
+
+    /// Files a key by what it takes now.
+    fn file(&mut self, key: K::Key, turn: Turn) {
+        if let Some(before) = turn.before {
             self.ready.of_mut(before).remove(&key);
         }
-        change(&mut self.tracker, key.clone());
-        match self.tracker.change(&key) {
+        match turn.after {
             None => {
                 self.release(&key);
                 self.release_spared(&key);

@@ -3,13 +3,15 @@
 use std::{fmt, str::FromStr};
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, Visitor},
+};
 
 /// A name the kernel could give to an interface.
 ///
 /// It is kept in place: links are many, and are copied all the time.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IfName([u8; Self::MAX_LEN]);
 
 impl IfName {
@@ -31,11 +33,11 @@ impl IfName {
 #[error("{0:?} is not an interface name")]
 pub struct InvalidIfName(pub String);
 
-impl TryFrom<String> for IfName {
-    type Error = InvalidIfName;
+impl FromStr for IfName {
+    type Err = InvalidIfName;
 
     /// Applies the kernel's own rule (`dev_valid_name`), and leaves out what is not printable.
-    fn try_from(name: String) -> Result<Self, Self::Error> {
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
         let ok = (1..=Self::MAX_LEN).contains(&name.len())
             && name != "."
             && name != ".."
@@ -43,7 +45,7 @@ impl TryFrom<String> for IfName {
                 .bytes()
                 .all(|b| b.is_ascii_graphic() && b != b'/' && b != b':');
         if !ok {
-            return Err(InvalidIfName(name));
+            return Err(InvalidIfName(name.to_owned()));
         }
         let mut bytes = [0; Self::MAX_LEN];
         for (byte, from) in bytes.iter_mut().zip(name.bytes()) {
@@ -53,17 +55,30 @@ impl TryFrom<String> for IfName {
     }
 }
 
-impl FromStr for IfName {
-    type Err = InvalidIfName;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        name.to_owned().try_into()
+impl Serialize for IfName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }
 
-impl From<IfName> for String {
-    fn from(name: IfName) -> Self {
-        name.as_str().to_owned()
+impl<'de> Deserialize<'de> for IfName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(NameVisitor)
+    }
+}
+
+/// Reads a name where it is: a route has one, and routes are many.
+struct NameVisitor;
+
+impl Visitor<'_> for NameVisitor {
+    type Value = IfName;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of an interface")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<IfName, E> {
+        name.parse().map_err(E::custom)
     }
 }
 

@@ -266,14 +266,14 @@ impl Document {
             return Err(Problem::EmptyPrefix);
         }
         let policy = Policy {
-            tunnel_v4: name("tunnel_v4", self.tunnel_v4)?,
-            tunnel_v6: name("tunnel_v6", self.tunnel_v6)?,
+            tunnel_v4: name("tunnel_v4", &self.tunnel_v4)?,
+            tunnel_v6: name("tunnel_v6", &self.tunnel_v6)?,
             uplinks: match self.uplinks {
                 UplinkNames::Auto(Auto::Auto) => Uplinks::Auto,
                 UplinkNames::Listed(names) => Uplinks::Listed(
                     names
                         .into_iter()
-                        .map(|uplink| name("uplinks", uplink))
+                        .map(|uplink| name("uplinks", &uplink))
                         .collect::<Result<_, _>>()?,
                 ),
             },
@@ -324,8 +324,8 @@ impl UserName {
     }
 }
 
-fn name(key: &'static str, name: String) -> Result<IfName, Problem> {
-    name.try_into().map_err(|error| Problem::Name(key, error))
+fn name(key: &'static str, name: &str) -> Result<IfName, Problem> {
+    name.parse().map_err(|error| Problem::Name(key, error))
 }
 
 #[cfg(test)]

@@ -1,6 +1,12 @@
 //! A snapshot, cut into pages that fit into messages. Pure.
 //!
-//! Pages are encoded as items arrive, so that a full map costs its bytes and not its objects.
+//! Pages are encoded as items arrive, so that a full map costs its bytes and not its objects, and by a
+//! thread of their own, so that reading the kernel goes on meanwhile.
+
+use std::{
+    sync::mpsc::{self, SyncSender},
+    thread,
+};
 
 use ipc_proto::{
     Observed, Page,
@@ -12,63 +18,91 @@ const ITEMS: usize = 4096;
 /// How many bytes a page should have at most, a quarter of what a message may have.
 const BYTES: usize = codec::MAX_LEN / 4;
 
+/// How many pages wait to be encoded at most.
+const WAITING: usize = 4;
+
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub struct Pages {
-    done: Vec<Vec<u8>>,
+pub struct Pages(Vec<Vec<u8>>);
+
+/// Takes the items of a snapshot that is being read.
+#[derive(Debug)]
+pub struct Sink {
     items: Vec<Observed>,
+    full: SyncSender<Vec<Observed>>,
+}
+
+impl Sink {
+    /// Adds an item.
+    pub fn push(&mut self, item: Observed) {
+        self.items.push(item);
+        if self.items.len() == ITEMS {
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        let items = std::mem::replace(&mut self.items, Vec::with_capacity(ITEMS));
+        // An encoder that has failed says so at the end.
+        drop(self.full.send(items));
+    }
 }
 
 impl Pages {
-    /// Adds an item.
+    /// Has `read` give all items to a sink and returns their pages, of which there is at least one,
+    /// and what `read` returned.
     ///
     /// # Errors
     ///
     /// If an item does not fit into a message.
-    pub fn push(&mut self, item: Observed) -> Result<(), EncodeError> {
-        self.items.push(item);
-        if self.items.len() < ITEMS {
-            return Ok(());
-        }
-        self.encode()
+    pub fn of<T>(read: impl FnOnce(&mut Sink) -> T) -> Result<(Self, T), EncodeError> {
+        thread::scope(|scope| {
+            let (full, waiting) = mpsc::sync_channel(WAITING);
+            let encoder = scope.spawn(move || -> Result<Self, EncodeError> {
+                let mut pages = Self::default();
+                waiting
+                    .into_iter()
+                    .try_for_each(|items| pages.encode(items))?;
+                Ok(pages)
+            });
+            let items = Vec::with_capacity(ITEMS);
+            let mut sink = Sink { items, full };
+            let read = read(&mut sink);
+            sink.turn();
+            drop(sink);
+            // A panic has ended the process.
+            let pages = encoder.join().unwrap_or_else(|_| Ok(Self::default()))?;
+            Ok((pages, read))
+        })
     }
 
-    /// Ends the last page; there is always at least one.
-    ///
-    /// # Errors
-    ///
-    /// If an item does not fit into a message.
-    pub fn finish(&mut self) -> Result<(), EncodeError> {
-        if self.items.is_empty() && !self.done.is_empty() {
-            return Ok(());
-        }
-        self.encode()
-    }
-
-    /// Returns how many pages are done.
+    /// Returns how many pages there are.
     #[must_use]
     pub fn len(&self) -> u32 {
-        u32::try_from(self.done.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns whether no page is done.
+    /// Returns whether there is no page.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.done.is_empty()
+        self.0.is_empty()
     }
 
     /// Returns a page.
     #[must_use]
     pub fn get(&self, page: u32) -> Option<&Vec<u8>> {
-        self.done.get(usize::try_from(page).ok()?)
+        self.0.get(usize::try_from(page).ok()?)
     }
 
-    fn encode(&mut self) -> Result<(), EncodeError> {
-        let mut rest = vec![std::mem::take(&mut self.items)];
+    fn encode(&mut self, items: Vec<Observed>) -> Result<(), EncodeError> {
+        if items.is_empty() && !self.is_empty() {
+            return Ok(());
+        }
+        let mut rest = vec![items];
         while let Some(mut items) = rest.pop() {
             let page = Page { items };
             match codec::encode(&page) {
-                Ok(bytes) if bytes.len() <= BYTES || page.items.len() < 2 => self.done.push(bytes),
+                Ok(bytes) if bytes.len() <= BYTES || page.items.len() < 2 => self.0.push(bytes),
                 Err(error) if page.items.len() < 2 => return Err(error),
                 Ok(_) | Err(_) => {
                     items = page.items;
@@ -106,11 +140,12 @@ mod tests {
         let items: Vec<Observed> = (0..10_000)
             .map(|number| item(number, usize::try_from(number % 64).unwrap()))
             .collect();
-        let mut pages = Pages::default();
-        for item in &items {
-            pages.push(item.clone()).unwrap();
-        }
-        pages.finish().unwrap();
+        let (pages, ()) = Pages::of(|sink| {
+            for item in &items {
+                sink.push(item.clone());
+            }
+        })
+        .unwrap();
         let mut back = Vec::new();
         for number in 0..pages.len() {
             let bytes = pages.get(number).unwrap();
@@ -123,8 +158,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_of_nothing_has_one_empty_page() {
-        let mut pages = Pages::default();
-        pages.finish().unwrap();
+        let (pages, ()) = Pages::of(|_| ()).unwrap();
         assert_eq!(pages.len(), 1);
         let page: Page = codec::decode(pages.get(0).unwrap()).unwrap();
         assert!(page.items.is_empty());

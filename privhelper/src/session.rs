@@ -93,15 +93,8 @@ impl Session {
         }
         codec::decode::<Hello>(request)?;
         self.end();
-        let mut pages = Pages::default();
-        let mut full = Ok(());
-        let feed = self.dataplane.snapshot(&mut |item| {
-            if full.is_ok() {
-                full = pages.push(item);
-            }
-        })?;
-        full?;
-        pages.finish()?;
+        let (pages, feed) = Pages::of(|sink| self.dataplane.snapshot(&mut |item| sink.push(item)))?;
+        let feed = feed?;
         let lease = Lease::fresh();
         let snapshot = SnapshotId(self.next_snapshot);
         self.next_snapshot += 1;

@@ -5,10 +5,21 @@
 )]
 
 mod drift;
+mod upkeep;
+mod ways;
 
 use std::time::{Duration, Instant};
 
-pub use self::drift::Drift;
+pub use self::{
+    drift::Drift,
+    upkeep::{
+        differences_are_told_with_their_reason, drift_is_repaired, reading_back_writes_nothing,
+    },
+    ways::{
+        a_change_of_metric_loses_no_packet, pods_reach_each_other_without_the_tunnel,
+        workloads_may_have_a_table_of_their_own,
+    },
+};
 use crate::{
     ping::{self, Ping},
     talk::Talk,
@@ -114,76 +125,6 @@ fn tunnelled(node: &Node) -> u64 {
         .sum()
 }
 
-/// Between nodes of one subnet a pool may do without the tunnel, and then without any; each change
-/// of way loses no packet.
-pub fn pods_reach_each_other_without_the_tunnel(world: &mut World) -> Seen {
-    let ping = Ping::start(&world.frontend.netns, world.orders.addresses[0]);
-    for node in &world.nodes {
-        node.edit("pools.yaml", "vxlanMode: Always", "vxlanMode: CrossSubnet");
-    }
-    direct(world)?;
-    let before = tunnelled(&world.nodes[0]);
-    reaches(&world.frontend, &world.orders)?;
-    let through = tunnelled(&world.nodes[0]) - before;
-    ensure(through == 0, || {
-        format!("{through} packets went through the tunnel")
-    })?;
-
-    let settings = "apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\n\
-         metadata: {name: default}\nspec: {programClusterRoutes: Enabled}\n";
-    for node in &world.nodes {
-        std::fs::write(node.document("felix.yaml"), settings).map_err(|error| error.to_string())?;
-        node.edit("pools.yaml", "vxlanMode: CrossSubnet", "vxlanMode: Never");
-    }
-    eventually("the end of the tunnels", || {
-        let links = world
-            .nodes
-            .each_ref()
-            .map(|node| node.netns.run("ip -o link show type vxlan"));
-        ensure(links.iter().all(String::is_empty), || format!("{links:?}"))
-    });
-    direct(world)?;
-    reaches(&world.frontend, &world.orders)?;
-    reaches(&world.ledger, &world.cart)?;
-    let loss = ping.stop();
-    ensure(loss.lost.is_empty(), || {
-        format!("lost {:?} of {}", loss.lost, loss.answered)
-    })?;
-    Ok(format!(
-        "CrossSubnet, then Never: {} pings answered, none lost",
-        loss.answered
-    ))
-}
-
-/// Waits until the routes between the nodes lead over the underlay.
-fn direct(world: &World) -> Result<(), String> {
-    for (node, block, other) in [(0, 2, 12), (1, 1, 11)] {
-        let node = world.nodes.get(node).ok_or("there are two nodes")?;
-        for (block, via) in [
-            (
-                format!("10.244.{block}.0/26"),
-                format!("via 172.30.0.{other} dev eth0"),
-            ),
-            (
-                format!("fd00:244::{block}:0/122"),
-                format!("via fd00:30::{other} dev eth0"),
-            ),
-        ] {
-            eventually("the route over the underlay", || {
-                let route = node.netns.run(&format!(
-                    "ip {} route show {block}",
-                    if block.contains(':') { "-6" } else { "-4" }
-                ));
-                ensure(route.contains(&via), || {
-                    format!("{block} {via}, not {route}")
-                })
-            });
-        }
-        node.converged();
-    }
-    Ok(())
-}
-
 /// A pod reaches a host outside, which knows the way back.
 pub fn pods_reach_a_host_outside(world: &mut World) -> Seen {
     for address in World::OUTSIDE {
@@ -271,24 +212,6 @@ fn killing_loses_no_packet(world: &mut World, processes: &[Process]) -> Seen {
     ))
 }
 
-/// What is changed behind Cairn's back is put right.
-pub fn drift_is_repaired(world: &mut World, drift: Drift) -> Seen {
-    let [node, _] = &world.nodes;
-    let look = || (node.kernel_state(), node.netns.run(PROXY_ARP));
-    let before = look();
-    let what = drift.make(node);
-    ensure(look() != before, || format!("{what}, but nothing differs"))?;
-    let ((), took) = eventually("the repair", || {
-        let after = look();
-        ensure(after == before, || {
-            format!("{what}; before:\n{before:?}\nafter:\n{after:?}")
-        })
-    });
-    Ok(format!("{what}; repaired after {}", ms(took)))
-}
-
-const PROXY_ARP: &str = "sysctl -n net.ipv4.conf.cali-frontend.proxy_arp";
-
 /// An address that moves to another pod is reached there, and the rest is not disturbed.
 pub fn an_address_moves_between_pods(world: &mut World) -> Seen {
     let [address, _] = world.frontend.addresses;
@@ -324,93 +247,6 @@ pub fn an_address_moves_between_pods(world: &mut World) -> Seen {
     Ok(format!(
         "{address} went from frontend to cart; reached there after {}",
         ms(took)
-    ))
-}
-
-/// `cairnctl diff` tells what is not as it should be, and why, and nothing else.
-pub fn differences_are_told_with_their_reason(world: &mut World) -> Seen {
-    let node = &world.nodes[0];
-    let diff = |arguments: &str| {
-        let output = node.cairnctl(arguments).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        (output.status.success(), text)
-    };
-    let clean = (true, "all is as it should be\n".to_owned());
-    ensure(diff("diff") == clean, || format!("{:?}", diff("diff")))?;
-    let taken = "10.244.1.2/32 dev eth0 metric 1024";
-    node.netns
-        .run(&format!("ip route replace {taken} proto static"));
-    let resync = || node.cairnctl("resync").output().unwrap();
-    resync();
-    let (lines, _) = eventually("the difference", || {
-        let (success, text) = diff("diff");
-        let told = text.contains("another program's route") && text.lines().count() == 2;
-        ensure(told && !success, || text.clone())?;
-        Ok(text)
-    });
-    let (_, json) = diff("--json diff");
-    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
-    let states: Vec<_> = rows
-        .iter()
-        .map(|row| (&row["type"], &row["state"]))
-        .collect();
-    ensure(
-        matches!(states[..], [(what, state)] if what == "kernel-route" && state == "failing"),
-        || json.clone(),
-    )?;
-    node.netns
-        .run(&format!("ip route del {taken} proto static"));
-    resync();
-    eventually("no difference", || {
-        ensure(diff("diff") == clean, || format!("{:?}", diff("diff")))
-    });
-    Ok(lines)
-}
-
-/// Routes to workloads may be in a table of their own, to which a rule leads; configured otherwise,
-/// they come back without a gap.
-pub fn workloads_may_have_a_table_of_their_own(world: &mut World) -> Seen {
-    let tables = |node: &Node| {
-        let shown = node.netns.run("ip route show table all type unicast");
-        let routes = |is_there: fn(&str) -> bool| {
-            let all = shown.lines().filter(|line| line.contains("dev cali"));
-            let all = all.filter(|line| !line.contains("proto kernel"));
-            all.filter(|line| is_there(line)).count()
-        };
-        let own = routes(|line| line.contains("table 100"));
-        let main = routes(|line| !line.contains("table "));
-        let rules = ["-4", "-6"].map(|family| {
-            let shown = node.netns.run(&format!("ip {family} rule show"));
-            shown.lines().filter(|line| line.starts_with("90:")).count()
-        });
-        (own, main, rules.iter().sum::<usize>())
-    };
-    let node = &mut world.nodes[0];
-    let (_, workloads, _) = tables(node);
-    ensure(tables(node) == (0, workloads, 0), || {
-        format!("at the start {:?}", tables(node))
-    })?;
-    let ping = Ping::start(&world.ledger.netns, world.cart.addresses[0]);
-    node.stop();
-    // The table stays the helper's as long as something is to be removed from it.
-    node.configure_also("privhelper.toml", "second_table = 100\n");
-    let own = "workload_table = 'second'\nsecond_table_rule_priority = 90\n";
-    node.configure_also("calc.toml", own);
-    node.start();
-    node.converged();
-    let moved = tables(node);
-    ensure(moved == (workloads, 0, 2), || format!("moved: {moved:?}"))?;
-    node.stop();
-    node.configure();
-    node.configure_also("privhelper.toml", "second_table = 100\n");
-    node.start();
-    node.converged();
-    let back = tables(node);
-    ensure(back == (0, workloads, 0), || format!("back: {back:?}"))?;
-    let loss = ping.stop();
-    ensure(loss.lost.is_empty(), || format!("lost {:?}", loss.lost))?;
-    Ok(format!(
-        "{workloads} routes went to table 100 with its rules and came back; no packet lost"
     ))
 }
 

@@ -19,8 +19,8 @@ use std::{
 use command_fds::{CommandFdExt, FdMapping};
 use futures_util::StreamExt as _;
 use ipc_proto::{
-    Ack, Batch, BatchId, Feed, FlowsDone, Hello, Lane, Lease, Link, LinkState, Observed, Op,
-    OpError, Page, PageRequest, Step, VERSION, Welcome,
+    Ack, Batch, BatchId, Feed, FlowsDone, Lane, Lease, Link, LinkState, Observed, Op, OpError,
+    Step, Welcome,
     bus::{self, DataplaneProxy, PrivHelper1Proxy},
     codec,
 };
@@ -216,20 +216,8 @@ impl Calc {
     ///
     /// If the helper refuses.
     pub async fn hello(&mut self) -> (Welcome, Vec<Observed>) {
-        let hello = Hello { version: VERSION };
-        let answer = self.proxy.hello(&bytes(&hello)).await.unwrap();
-        let welcome: Welcome = codec::decode(&answer).unwrap();
+        let (welcome, items) = calc::hello(&self.proxy).await.unwrap();
         self.lease = welcome.lease;
-        let mut items = Vec::new();
-        for page in 0..welcome.pages {
-            let snapshot = welcome.snapshot;
-            let answer = self
-                .proxy
-                .page(&bytes(&PageRequest { snapshot, page }))
-                .await;
-            let page: Page = codec::decode(&answer.unwrap()).unwrap();
-            items.extend(page.items);
-        }
         (welcome, items)
     }
 

@@ -126,3 +126,19 @@ fn differences_are_told_with_their_reason() {
         claims::differences_are_told_with_their_reason,
     );
 }
+
+#[test]
+fn a_change_of_metric_loses_no_packet() {
+    started(
+        "a_change_of_metric_loses_no_packet",
+        claims::a_change_of_metric_loses_no_packet,
+    );
+}
+
+#[test]
+fn reading_back_writes_nothing() {
+    started(
+        "reading_back_writes_nothing",
+        claims::reading_back_writes_nothing,
+    );
+}

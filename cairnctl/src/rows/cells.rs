@@ -189,7 +189,11 @@ fn route_key(key: &RouteKey) -> Vec<Value> {
         Table::Main => "main",
         Table::Second => "second",
     };
-    vec![shown(&key.prefix), table.into(), key.metric.into()]
+    let prefix = match key.tos {
+        0 => shown(&key.prefix),
+        tos => format!("{} tos {tos:#x}", key.prefix).into(),
+    };
+    vec![prefix, table.into(), key.metric.into()]
 }
 
 fn kernel_route(route: &KernelRoute) -> Vec<Value> {

@@ -45,17 +45,16 @@ pub(crate) fn diff(listings: Vec<(Kind, Vec<Row>)>, as_json: bool) -> String {
         .filter(|(_, row)| row.reason.is_some())
         .collect();
     rows.sort_by_key(|(kind, row)| {
-        let group = match kind {
-            Kind::KernelRoutes => Kind::BpfRoutes,
-            kind => *kind,
-        };
-        (group, prefix(row), *kind)
+        let prefix = prefix(row);
+        // Both kinds of routes are one group.
+        let group = prefix.map_or(*kind, |_| Kind::BpfRoutes);
+        (group, prefix, *kind)
     });
     let differences = rows
         .iter()
         .filter_map(|(kind, row)| Difference::of(*kind, row));
     if as_json {
-        let all = differences.map(|difference| difference.json()).collect();
+        let all = differences.map(Difference::json).collect();
         return format!("{:#}\n", Value::Array(all));
     }
     let lines: Vec<Vec<String>> = differences.map(Difference::line).collect();

@@ -116,13 +116,24 @@ proptest! {
         let mut model = Model::default();
         for step in steps {
             let mut former = BTreeMap::new();
-            match step.clone() {
-                Step::Desired(key, value) => tracker.set_desired(key, value),
-                Step::Actual(key, value) => tracker.set_actual(key, value),
-                Step::Settle(key, value) => tracker.settle(key, value),
+            let changes: Vec<_> = (0..6).map(|key| tracker.change(&key)).collect();
+            let turned = match step.clone() {
+                Step::Desired(key, value) => {
+                    let known = tracker.desired(&key) == value.as_ref();
+                    let turn = tracker.set_desired(key, value);
+                    prop_assert_eq!(turn.is_none(), known);
+                    turn.map(|turn| (key, turn))
+                }
+                Step::Actual(key, value) => Some((key, tracker.set_actual(key, value))),
+                Step::Settle(key, value) => Some((key, tracker.settle(key, value))),
                 Step::Replace(all) => {
                     tracker.replace_actual(all, |key, was| former.extend([(*key, was)]));
+                    None
                 }
+            };
+            if let Some((key, turn)) = turned {
+                let before = changes[usize::from(key)];
+                prop_assert_eq!(turn, Turn { before, after: tracker.change(&key) });
             }
             let before = model.actual.clone();
             model.take(step.clone());

@@ -358,6 +358,41 @@ fn a_pod_that_moves_between_nodes_is_another_owner() {
     bench.expect(&[bpf(1), kernel(1)]);
 }
 
+/// A borrowed address whose block goes to the node that has borrowed it.
+#[test]
+fn a_pod_elsewhere_that_is_routed_by_its_block_from_now_on_keeps_its_flows() {
+    let to = |net: &str, present: bool| {
+        let route = BpfRoute {
+            flags: Flags(REMOTE),
+            target: BpfTarget::NextHop([192, 0, 2, 9].into()),
+        };
+        Op::BpfRoute(net.parse().unwrap(), present.then_some(route))
+    };
+    let (block, own) = ("10.1.0.0/26", "10.1.0.9/32");
+    let both = [to(block, true), to(own, true)];
+    let mut bench = Bench::new(&both, &both);
+    bench.quiet();
+    bench.want(&[to(own, false)]);
+    bench.expect(&[to(own, false)]);
+    bench.ack(&[]);
+    bench.quiet();
+    assert!(bench.clean.is_empty(), "it is not free");
+    // A pod here is another owner all the same.
+    bench.want(&[bpf(1)]);
+    bench.expect(&[flush()]);
+    bench.flushed();
+    bench.expect(&[bpf(1)]);
+    bench.ack(&[]);
+    // Without a block, it is nobody's.
+    bench.want(&[to(block, false), no_bpf()]);
+    bench.expect(&[to(block, false), no_bpf()]);
+    bench.ack(&[]);
+    bench.expect(&[flush()]);
+    bench.flushed();
+    bench.quiet();
+    assert_eq!(bench.clean, [address()]);
+}
+
 /// WK-4.
 #[test]
 fn an_address_that_comes_back_to_its_owner_is_routed_at_once() {

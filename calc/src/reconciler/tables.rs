@@ -445,6 +445,16 @@ impl Leads for Tables {
         });
         bpf.chain(kernel).collect()
     }
+
+    fn is_elsewhere(&self, address: IpAddr) -> bool {
+        let whole = IpNet::from(address);
+        let map = self.map(&whole);
+        let mut wider = (0..whole.max_prefix_len()).rev().filter_map(|length| {
+            let net = IpNet::new(address, length).ok()?.trunc();
+            map.desired(&net)
+        });
+        wider.next().and_then(of_bpf) == Some(Owner::Elsewhere)
+    }
 }
 
 /// Returns the op that clears what another one sets.

@@ -95,20 +95,20 @@ impl<K: Kind> Table<K> {
             self.wake(key);
         }
         for key in self.contests.tick(now) {
-            self.change(key, |_, _| ());
+            self.refile(key);
         }
     }
 
     pub(super) fn wake(&mut self, key: K::Key) {
         if self.release_spared(&key) {
-            self.change(key.clone(), |_, _| ());
+            self.refile(key.clone());
         }
         if let Some(hold) = self.holds.get_mut(&key) {
             if let Wait::Until(at) = hold.wait {
                 self.timers.remove(&(at, key.clone()));
             }
             hold.wait = Wait::Over;
-            self.change(key, |_, _| ());
+            self.refile(key);
         }
     }
 

@@ -4,9 +4,11 @@
 //! under a key is remembered as a hint that spares look-ups: the kernel compares all of it, so that
 //! a wrong one deletes nothing.
 
+mod known;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::{Bound, Range},
+    ops::Range,
 };
 
 use ipc_proto::{KernelRoute, Observed, OpError, RouteKey, Table};
@@ -14,6 +16,7 @@ use ipnet::IpNet;
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
+use self::known::{Known, Reading};
 use super::{
     kernel,
     route::{self, Report},
@@ -29,8 +32,7 @@ type Outcome = Result<(), OpError>;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Routes {
-    /// The body of the report of the one route of ours under a key, or of the request for it.
-    known: BTreeMap<RouteKey, Box<[u8]>>,
+    known: Known,
 }
 
 /// A route that was looked up.
@@ -84,7 +86,7 @@ impl Routes {
         for (at, ((key, _), body)) in run.iter().zip(bodies).enumerate() {
             outcomes.push(body.and_then(|body| match sent.next() {
                 Some(Ok(())) => {
-                    self.known.insert((*key).clone(), body.into());
+                    self.known.set(key, Some(body));
                     Ok(())
                 }
                 Some(Err(refused)) if refused.errno == Errno::EEXIST => {
@@ -148,11 +150,7 @@ impl Routes {
                 continue;
             };
             *outcome = plan.and_then(|range| first_failure(&sent, range, "RTM_NEWROUTE", key));
-            if outcome.is_ok() {
-                self.known.insert((*key).clone(), body.into());
-            } else {
-                self.known.remove(*key);
-            }
+            self.known.set(key, outcome.is_ok().then_some(body));
         }
     }
 
@@ -168,7 +166,7 @@ impl Routes {
             let outcome = exact.map_or(absent, |_| {
                 sent.next().unwrap_or(Err(Errno::ENODATA.into()))
             });
-            self.known.remove(*key);
+            self.known.set(key, None);
             outcomes.push(match outcome {
                 Ok(()) => Ok(()),
                 Err(refused) if refused.is_absence() => {
@@ -216,14 +214,9 @@ impl Routes {
     /// that could delete another.
     fn deletion(&self, key: &RouteKey) -> Option<Request> {
         let body = self.known.get(key)?;
-        if key.metric == 0 {
-            // The kernel takes it for any metric, if no route has it.
-            let after = (Bound::Excluded(key), Bound::Unbounded);
-            let (next, _) = self.known.range(after).next().unzip();
-            let place = |key: &RouteKey| (key.table, key.prefix, key.tos);
-            if next.is_some_and(|next| place(next) == place(key)) {
-                return None;
-            }
+        // The kernel takes a metric of 0 for any, if no route has it.
+        if key.metric == 0 && self.known.has_greater_metric(key) {
+            return None;
         }
         Some(Request::delete_route(route::deletion(body)))
     }
@@ -238,8 +231,7 @@ impl Routes {
         kernel: &mut Kernel<'_>,
         sink: &mut impl FnMut(Observed),
     ) -> Result<(), Errno> {
-        self.known.clear();
-        let mut known: Vec<(RouteKey, Box<[u8]>)> = Vec::new();
+        let mut reading = Reading::default();
         let tables: Vec<Table> = kernel.policy.tables().map(|(table, _)| table).collect();
         for (table, ipv6) in tables
             .into_iter()
@@ -248,29 +240,16 @@ impl Routes {
             let (policy, links) = (kernel.policy, kernel.links);
             let ours = kernel.dump(table, ipv6, |report| {
                 let standing = report.standing(policy, links);
-                let body = || Box::<[u8]>::from(report.body);
                 standing
                     .ours
-                    .then(|| (report.key.clone(), standing.route, body()))
+                    .then(|| (reading.keep(report.body), report.key, standing.route))
             })?;
-            for (key, route, body) in ours {
-                known.push((key.clone(), body));
+            for (body, key, route) in ours {
+                reading.push(key.clone(), body);
                 sink(Observed::KernelRoute(key, route));
             }
         }
-        // In order, a map is made at once.
-        known.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let several: Vec<RouteKey> = known
-            .windows(2)
-            .filter_map(|two| match two {
-                [(a, _), (b, _)] if a == b => Some(a.clone()),
-                _ => None,
-            })
-            .collect();
-        self.known = known.into_iter().collect();
-        for key in several {
-            self.known.remove(&key);
-        }
+        self.known.replace(reading);
         Ok(())
     }
 }

@@ -90,6 +90,10 @@ fn story() -> Result<(), String> {
         )?;
     }
     tell(
+        "what differs, and why, as cairnctl diff tells",
+        claims::differences_are_told_with_their_reason(&mut world),
+    )?;
+    tell(
         "an address moves",
         claims::an_address_moves_between_pods(&mut world),
     )?;

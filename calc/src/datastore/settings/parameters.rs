@@ -320,7 +320,9 @@ fn mtu(text: &str) -> Result<Option<u32>, Rule> {
 /// Reads an address, or `iface:` and the name of an interface, which Felix does not know.
 fn source_hint(text: &str, v6: bool) -> Result<Option<SourceHint>, Rule> {
     if let Some(name) = text.strip_prefix("iface:") {
-        let name = name.parse().map_err(|_| Rule::Interface(name.to_owned()))?;
+        let name = name
+            .parse()
+            .map_err(|_invalid| Rule::Interface(name.to_owned()))?;
         return Ok(Some(SourceHint::Interface(name)));
     }
     let address = address_of(if is_none(text) { "" } else { text }, v6)?;

@@ -161,13 +161,11 @@ fn read_route(
         }),
         Way::Blackhole => Some(RouteKind::Blackhole),
     };
-    let read = kind.and_then(|kind| {
-        Some(KernelRoute {
-            kind,
-            protocol: policy.protocol_of(&found),
-            source: route.source,
-            mtu: route.mtu,
-        })
+    let read = kind.map(|kind| KernelRoute {
+        kind,
+        protocol: policy.protocol_of(&found),
+        source: route.source,
+        mtu: route.mtu,
     });
     (policy.owns(&found), read)
 }
