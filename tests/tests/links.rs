@@ -1,6 +1,7 @@
 //! What becomes of Cairn's state when interfaces and peers change: the real processes on one node of
 //! the demo world, whose kernel is watched. Nothing is read back without a cause, so that all that is
 //! seen follows from what the kernel tells.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 #[path = "links/device.rs"]
 mod device;
@@ -42,7 +43,7 @@ fn index(node: &Node, name: &str) -> Option<u32> {
 
 /// Listens to the node's kernel from now on.
 fn listen(node: &Node) -> Monitor {
-    node.netns.within(Monitor::open).join().expect("a monitor")
+    node.netns.within(Monitor::open).join().unwrap()
 }
 
 /// Waits until a command on the node prints each of `words`.
@@ -60,8 +61,8 @@ fn shows(node: &Node, line: &str, words: &[&str]) {
 fn lacks(node: &Node, line: &str, words: &[&str]) {
     eventually(&format!("{line}: none of {words:?}"), || {
         let text = node.netns.run(line);
-        let none = !words.iter().any(|word| text.contains(word));
-        none.then_some(()).ok_or(text)
+        let is_there = words.iter().any(|word| text.contains(word));
+        (!is_there).then_some(()).ok_or(text)
     });
 }
 
@@ -81,13 +82,11 @@ fn is_again(node: &Node, before: &str) {
 
 /// Returns the lines that only one of two texts has.
 fn differing(before: &str, now: &str) -> String {
-    let only = |sign, a: &str, b: &str| {
+    let only = |sign: &str, a: &str, b: &str| {
         let lines = a
             .lines()
             .filter(|line| !b.lines().any(|other| other == *line));
-        lines
-            .map(|line| format!("{sign}{line}\n"))
-            .collect::<String>()
+        lines.fold(String::new(), |text, line| text + sign + line + "\n")
     };
-    only('-', before, now) + &only('+', now, before)
+    only("-", before, now) + &only("+", now, before)
 }
