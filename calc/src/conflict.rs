@@ -4,32 +4,44 @@ use std::cmp::Reverse;
 
 /// What asks for a route; the lowest wins.
 ///
-/// The order is Calico's. Classes of routes that Cairn does not make are left out.
+/// The order is Calico's, with the classes of routes that Cairn does not make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Class {
+pub enum Class {
     /// A workload of this node.
     LocalWorkload,
+    /// A service that the packet programs are to see; not made.
+    BpfSpecial,
+    /// A workload of another node by its WireGuard key; not made.
+    Wireguard,
     /// A workload of a VXLAN pool on a node of the same subnet.
     VxlanSameSubnet,
     /// A workload of a VXLAN pool on another node.
     VxlanTunnel,
+    /// A workload of an IPIP pool on a node of the same subnet; not made.
+    IpipSameSubnet,
+    /// A workload of an IPIP pool on another node; not made.
+    IpipTunnel,
     /// A workload of a pool without encapsulation on another node.
     NoEncap,
     /// A block of this node in a VXLAN pool.
     VxlanBlackhole,
+    /// A block of this node in an IPIP pool; not made.
+    IpipBlackhole,
     /// A block of this node in a pool without encapsulation.
     NoEncapBlackhole,
 }
 
 /// A route that something asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Candidate<T> {
-    pub(crate) class: Class,
+pub struct Candidate<T> {
+    /// What asks for it.
+    pub class: Class,
     /// The index of its link, 0 without one.
-    pub(crate) link: u32,
+    pub link: u32,
     /// Whether its link can carry packets now.
-    pub(crate) carrier: bool,
-    pub(crate) route: T,
+    pub carrier: bool,
+    /// The route.
+    pub route: T,
 }
 
 /// Returns the route to make: that of the lowest class, and within a class that of a link with a
@@ -38,7 +50,7 @@ pub(crate) struct Candidate<T> {
 /// The kernel would keep routes of different metrics side by side and prefer the lowest. As local
 /// workloads have the highest here, asking for one route per prefix is what makes the class decide,
 /// in both families alike.
-pub(crate) fn winner<T>(candidates: impl IntoIterator<Item = Candidate<T>>) -> Option<T> {
+pub fn winner<T>(candidates: impl IntoIterator<Item = Candidate<T>>) -> Option<T> {
     candidates
         .into_iter()
         .min_by_key(|candidate| (candidate.class, !candidate.carrier, Reverse(candidate.link)))

@@ -2,7 +2,7 @@
 
 mod calculator;
 mod config;
-mod conflict;
+pub mod conflict;
 mod consumers;
 mod convergence;
 mod dataplane;

@@ -8,6 +8,7 @@ mod bpf;
 mod calc;
 mod read;
 mod route;
+mod routetable;
 mod rule;
 mod text;
 
@@ -30,6 +31,8 @@ pub enum Kind {
     Bpf,
     /// Resources in, the graph's routes out.
     Calc,
+    /// Routes that are asked for, interfaces and accidents of the kernel in; the kernel's routes out.
+    Routetable,
 }
 
 impl FromStr for Kind {
@@ -39,7 +42,7 @@ impl FromStr for Kind {
         match text {
             "bpf" => Ok(Self::Bpf),
             "calc" => Ok(Self::Calc),
-            "routetable" => Err(Error::NotBuilt("routetable")),
+            "routetable" => Ok(Self::Routetable),
             other => Err(Error::Unknown(other.to_owned())),
         }
     }
@@ -50,6 +53,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Bpf => "bpf",
             Self::Calc => "calc",
+            Self::Routetable => "routetable",
         })
     }
 }
@@ -57,9 +61,6 @@ impl fmt::Display for Kind {
 /// Why vectors cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no runner for them.
-    #[error("{0} is not built yet")]
-    NotBuilt(&'static str),
     /// There are none of this kind.
     #[error("{0:?} is none of bpf, calc and routetable")]
     Unknown(String),
@@ -176,7 +177,8 @@ impl fmt::Display for Report {
 ///
 /// # Panics
 ///
-/// If the reconciler does what no kernel could make sense of.
+/// If the reconciler does what no kernel could make sense of; with [`Kind::Routetable`] also outside of
+/// [`isolate`](crate::isolate), or if the kernel or the helper is not as expected.
 pub fn run<P: AsRef<Path>>(kind: Kind, places: &[P]) -> Result<Report, Error> {
     let mut files = Vec::new();
     for place in places {
@@ -217,6 +219,11 @@ fn run_file(path: &Path, started: Instant, report: &mut Report) -> Result<(), Er
         Kind::Calc => {
             for vector in read::vectors(path)? {
                 calc::run(&vector, report)?;
+            }
+        }
+        Kind::Routetable => {
+            for vector in read::vectors(path)? {
+                routetable::run(&vector, started, report)?;
             }
         }
     }

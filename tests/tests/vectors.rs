@@ -7,6 +7,9 @@
     reason = "a test that cannot go on panics"
 )]
 
+#[path = "vectors/routetable.rs"]
+mod routetable;
+
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
 
 use serde_json::{Value, json};
@@ -268,12 +271,7 @@ fn the_command_says_what_it_read_and_how_it_went() {
         ("bpf", "empty", 2, ["holds no .json", "empty"]),
         ("bpf", "absent", 2, ["cannot read", "absent"]),
         ("calc", "right.json", 2, ["unknown field", "ip_version"]),
-        (
-            "routetable",
-            "right.json",
-            2,
-            ["routetable", "not built yet"],
-        ),
+        ("routetable", "right.json", 2, ["unknown field", "hostname"]),
         ("new", "right.json", 2, ["new", "none of"]),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_vectors"))

@@ -2,7 +2,7 @@
 //!
 //! Make before break: what a packet needs is set before what leads to it, and cleared after.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Instant};
+use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, time::Instant};
 
 use ipc_proto::{
     BpfRoute, KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKey, RouteKind, Tunnel,
@@ -48,6 +48,11 @@ pub(super) struct Tables {
 impl Tables {
     /// Says what one key should be.
     pub(super) fn want(&mut self, op: Op) -> Result<(), Unplaced> {
+        if let Op::KernelRoute(key, Some(_)) = &op {
+            for keys in keys_of(key.prefix) {
+                self.kernel_routes.spare_none_of(keys);
+            }
+        }
         self.act(op, Act::Want).map(|_| ())
     }
 
@@ -103,8 +108,15 @@ impl Tables {
         (links, recovered)
     }
 
-    /// Has routes that nobody wants stay until then.
-    pub(super) fn spare(&mut self, routes: BTreeMap<RouteKey, Instant>) {
+    /// Has routes that nobody wants stay until then, but for those whose prefix is wanted otherwise:
+    /// they lead astray.
+    pub(super) fn spare(&mut self, mut routes: BTreeMap<RouteKey, Instant>) {
+        let is_wanted = |key: &RouteKey| {
+            let keys = keys_of(key.prefix);
+            let mut routes = keys.flat_map(|keys| self.kernel_routes.range(keys));
+            routes.any(|(desired, _)| desired.is_some())
+        };
+        routes.retain(|key, _| !is_wanted(key));
         self.kernel_routes.spare(routes);
     }
 
@@ -426,17 +438,7 @@ impl Leads for Tables {
             desired: desired.and_then(of_bpf),
             actual: actual.map(of_bpf),
         });
-        let key = |table, tos, metric| RouteKey {
-            table,
-            prefix,
-            tos,
-            metric,
-        };
-        let tables = [ipc_proto::Table::Main, ipc_proto::Table::Second];
-        let kernel = tables.into_iter().flat_map(|table| {
-            let keys = key(table, 0, 0)..=key(table, u8::MAX, u32::MAX);
-            self.kernel_routes.range(keys)
-        });
+        let kernel = keys_of(prefix).flat_map(|keys| self.kernel_routes.range(keys));
         let kernel = kernel.map(|(desired, actual)| Lead {
             is_others: false,
             decides: true,
@@ -455,6 +457,20 @@ impl Leads for Tables {
         });
         wider.next().and_then(of_bpf) == Some(Owner::Elsewhere)
     }
+}
+
+/// Returns the keys that routes of a prefix may have, by table.
+fn keys_of(prefix: IpNet) -> impl Iterator<Item = RangeInclusive<RouteKey>> {
+    let tables = [ipc_proto::Table::Main, ipc_proto::Table::Second];
+    tables.into_iter().map(move |table| {
+        let key = |tos, metric| RouteKey {
+            table,
+            prefix,
+            tos,
+            metric,
+        };
+        key(0, 0)..=key(u8::MAX, u32::MAX)
+    })
 }
 
 /// Returns the op that clears what another one sets.

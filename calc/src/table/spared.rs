@@ -1,6 +1,6 @@
 //! Keys that nobody wants and that stay for a while all the same.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, ops::RangeInclusive, time::Instant};
 
 use super::{Kind, Table};
 use crate::delta::{Actual, Change};
@@ -23,6 +23,15 @@ impl<K: Kind> Table<K> {
             Actual::Absent | Actual::Wrong => true,
         };
         let over: Vec<K::Key> = self.spared.keys().filter(is_over).cloned().collect();
+        for key in over {
+            self.wake(key);
+        }
+    }
+
+    /// Lets go of those with a key of this range.
+    pub(crate) fn spare_none_of(&mut self, keys: RangeInclusive<K::Key>) {
+        let spared = self.spared.range(keys);
+        let over: Vec<K::Key> = spared.map(|(key, _)| key.clone()).collect();
         for key in over {
             self.wake(key);
         }

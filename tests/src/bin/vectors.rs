@@ -10,7 +10,10 @@
 
 use std::{env, path::PathBuf, process::ExitCode};
 
-use tests::vectors;
+use tests::{
+    isolate,
+    vectors::{self, Error, Kind},
+};
 
 fn main() -> ExitCode {
     let mut args = env::args().skip(1);
@@ -20,7 +23,11 @@ fn main() -> ExitCode {
         eprintln!("vectors: say which: vectors bpf|calc|routetable DIR...");
         return ExitCode::from(2);
     };
-    match kind.parse().and_then(|kind| vectors::run(kind, &places)) {
+    let kind: Result<Kind, Error> = kind.parse();
+    if matches!(kind, Ok(Kind::Routetable)) && !isolate::inside() {
+        return rerun();
+    }
+    match kind.and_then(|kind| vectors::run(kind, &places)) {
         Ok(report) => {
             print!("{report}");
             println!("{}", report.verdict());
@@ -32,6 +39,20 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("vectors: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs this again where it may make network namespaces.
+fn rerun() -> ExitCode {
+    match isolate::rerun() {
+        Ok(status) => {
+            let code = status.code().and_then(|code| u8::try_from(code).ok());
+            code.map_or(ExitCode::from(2), ExitCode::from)
+        }
+        Err(error) => {
+            eprintln!("vectors: cannot make namespaces, which takes root: {error}");
             ExitCode::from(2)
         }
     }

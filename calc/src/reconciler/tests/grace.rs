@@ -61,6 +61,22 @@ fn an_early_route_stays_until_the_one_that_is_wanted_is_set() {
 }
 
 #[test]
+fn an_early_route_whose_prefix_is_wanted_elsewhere_goes_at_once() {
+    let mut links = early();
+    links.push(Observed::Link(state(9, true)));
+    let mut bench = Bench::new(links.clone());
+    assert_eq!(bench.poll(), None);
+    bench.want(&on(9, 1024, true));
+    assert_eq!(bench.ops(), [on(9, 1024, true), on(7, 0, false)]);
+    bench.ack(Vec::new());
+    // Nor is it spared when it is read while the other is wanted.
+    bench.handle(Input::Resync);
+    links.push(observed(on(9, 1024, true)));
+    bench.welcome(links);
+    assert_eq!(bench.ops(), [on(7, 0, false)]);
+}
+
+#[test]
 fn an_early_route_that_is_what_is_wanted_is_left_as_it_is() {
     let mut bench = Bench::new(early());
     bench.want(&on(7, 0, true));
