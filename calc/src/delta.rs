@@ -312,6 +312,14 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
             .chain(differing.map(|(_, sides)| (sides.desired.as_ref(), sides.actual.as_ref())))
     }
 
+    /// Returns the keys of a range that should be there and are not as they should be, in order.
+    pub(crate) fn due(&self, keys: RangeInclusive<K>) -> impl Iterator<Item = &K> {
+        let differing = self.differing.range(keys);
+        differing
+            .filter(|(_, sides)| sides.desired.is_some())
+            .map(|(key, _)| key)
+    }
+
     /// Returns what it takes for `key` to be as desired, if it is not.
     #[must_use]
     pub(crate) fn change(&self, key: &K) -> Option<Change> {

@@ -1,6 +1,10 @@
 //! What keeps something from being wanted that should be: a part of it is missing on this host. For
 //! the operator; nothing is decided by it. Pure.
 
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+
 use crate::{event::SourceHint, index::Index, prefix::Family};
 
 /// How many endpoints are named; a node that has just booted has hundreds without an interface.
@@ -11,6 +15,7 @@ pub(crate) fn of(index: &Index) -> Vec<String> {
     uplinks(index)
         .chain(sources(index))
         .chain(interfaces(index))
+        .chain(claims(index))
         .collect()
 }
 
@@ -62,5 +67,31 @@ fn interfaces(index: &Index) -> impl Iterator<Item = String> {
     });
     let more = missing().count().saturating_sub(MAX_NAMED);
     let more = (more > 0).then(|| format!("{more} more endpoints have no interface"));
+    named.chain(more)
+}
+
+/// The prefixes that several endpoints of this node claim.
+fn claims(index: &Index) -> impl Iterator<Item = String> {
+    let nets = index
+        .workloads
+        .local()
+        .flat_map(|(_, workload)| &workload.nets);
+    let several = |net: &&IpNet| index.workloads.local_with_net(net).nth(1).is_some();
+    let contested: BTreeSet<&IpNet> = nets.filter(several).collect();
+    let more = contested.len().saturating_sub(MAX_NAMED);
+    let named = contested.into_iter().take(MAX_NAMED).map(|net| {
+        let all = index.workloads.local_with_net(net);
+        let names = all.map(|(key, workload)| {
+            format!("{} {} on {}", key.workload, key.endpoint, workload.interface)
+        });
+        let has_it = index.endpoint(net).map(|workload| workload.interface.to_string());
+        format!(
+            "{net} is claimed by several WorkloadEndpoints of this node: {}; it leads to {}: remove it \
+             from all but one",
+            names.collect::<Vec<_>>().join(", "),
+            has_it.unwrap_or_default()
+        )
+    });
+    let more = (more > 0).then(|| format!("{more} more prefixes are claimed by several endpoints"));
     named.chain(more)
 }

@@ -269,7 +269,9 @@ impl Reconciler {
         }
         let (grant, is_free) = lane?;
         let batch = is_free.then(|| self.changes(now, grant)).flatten();
-        if is_free && batch.is_none() && self.reread {
+        self.grace.go_on(now);
+        let reading = self.grace.reading().is_some_and(|at| at <= now);
+        if is_free && batch.is_none() && (self.reread || reading) {
             self.peer = Peer::Greeting;
             return Some(Output::Hello);
         }
@@ -325,7 +327,8 @@ impl Reconciler {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (_, is_free) = self.lane()?;
         let changes = is_free.then(|| self.tables.poll_timeout()).flatten();
-        [changes, self.flows.poll_timeout()]
+        let reading = is_free.then(|| self.grace.poll_timeout()).flatten();
+        [changes, reading, self.flows.poll_timeout()]
             .into_iter()
             .flatten()
             .min()

@@ -292,6 +292,11 @@ impl<K: Kind> Table<K> {
         self.tracker.range(keys)
     }
 
+    /// Returns the keys of a range that should be there and are not as they should be.
+    pub(crate) fn due(&self, keys: RangeInclusive<K::Key>) -> impl Iterator<Item = &K::Key> {
+        self.tracker.due(keys)
+    }
+
     /// Returns how many keys are there.
     #[must_use]
     pub(crate) fn present_len(&self) -> usize {

@@ -26,6 +26,11 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 const RESERVED_TABLES: [u32; 4] = [0, 253, 254, 255];
 /// Protocols that the kernel gives to its own routes: unspecified, redirect, kernel, ra.
 const KERNEL_PROTOCOLS: [u8; 4] = [0, 1, 2, 9];
+/// Protocols that other programs are known to use (`/etc/iproute2/rt_protos`): what marks all routes
+/// as ours must not be one of them.
+const OTHERS_PROTOCOLS: [u8; 19] = [
+    3, 4, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 42, 99, 186, 187, 188, 189, 192,
+];
 
 /// A user of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +129,12 @@ pub enum Problem {
     /// A protocol number of the kernel's own.
     #[error("{0}: {1} is a number that the kernel uses itself (not 0, 1, 2 or 9)")]
     Protocol(&'static str, u8),
+    /// A protocol number of other programs'.
+    #[error(
+        "safe_protocol: {0} is given by other programs, such as `ip` itself, to their routes, and all \
+         routes that have it would count as Cairn's: choose a number of its own, such as 80"
+    )]
+    Others(u8),
     /// A table that is not ours to own.
     #[error("second_table: {0} is the kernel's or the main table (not 0, 253, 254 or 255)")]
     Table(u32),
@@ -255,6 +266,9 @@ impl Document {
             if KERNEL_PROTOCOLS.contains(&protocol) {
                 return Err(Problem::Protocol(key, protocol));
             }
+        }
+        if OTHERS_PROTOCOLS.contains(&self.safe_protocol) {
+            return Err(Problem::Others(self.safe_protocol));
         }
         if let Some(table) = self.second_table.filter(|t| RESERVED_TABLES.contains(t)) {
             return Err(Problem::Table(table));

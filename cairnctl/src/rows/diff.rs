@@ -59,7 +59,7 @@ pub(crate) fn diff(listings: Vec<(Kind, Vec<Row>)>, as_json: bool) -> String {
     }
     let lines: Vec<Vec<String>> = differences.map(Difference::line).collect();
     if lines.is_empty() {
-        return "all is as it should be\n".to_owned();
+        return "all is as it should be, as of the last reading of the kernel\n".to_owned();
     }
     let header = ["WHAT", "KEY", "DESIRED", "ACTUAL", "REASON"];
     let header = header.map(str::to_owned).to_vec();
@@ -79,7 +79,7 @@ impl Difference {
             key: joined(key),
             desired: value(desired.as_ref()).flatten(),
             actual: value(actual.as_ref())
-                .map(|value| value.unwrap_or_else(|| "as no request could make it".to_owned())),
+                .map(|value| value.unwrap_or_else(|| "something else, or not known".to_owned())),
             state: state(Some(reason)),
             detail: detail(reason),
         })

@@ -100,7 +100,7 @@ impl KernelRoutes {
         let is_ours = route.is_some_and(|route| route.local_workload);
         let ways = self.ways.get(&Family::of_net(&prefix));
         let source = ways.and_then(|ways| ways.source);
-        let local = local_workloads(prefix, is_ours, source, world.index);
+        let local = local_workload(prefix, is_ours, source, world.index);
         let others = ways.and_then(|ways| {
             let route = route?;
             let node = route.node?;
@@ -110,7 +110,7 @@ impl KernelRoutes {
                 remote(prefix, route, node, ways, world.index)
             }
         });
-        winner(local.chain(others))
+        winner(local.into_iter().chain(others))
     }
 }
 
@@ -196,14 +196,14 @@ impl Kind for KernelRoutes {
     }
 }
 
-/// The routes to the endpoints of this node with the prefix, each out of its link; to the target of a
-/// live migration only where the prefix `is_ours`.
-fn local_workloads(
+/// The route to the endpoint of this node that the prefix leads to, in the BPF maps as well (V15); to
+/// the target of a live migration only where the prefix `is_ours`.
+fn local_workload(
     prefix: IpNet,
     is_ours: bool,
     source: Option<IpAddr>,
     index: &Index,
-) -> impl Iterator<Item = Wanted> {
+) -> Option<Wanted> {
     let table = match index.workload_table {
         WorkloadTable::Main => Table::Main,
         WorkloadTable::Second { .. } => Table::Second,
@@ -213,37 +213,33 @@ fn local_workloads(
         Family::V4 => (config.workload_metric_v4, config.elevated_metric_v4),
         Family::V6 => (config.workload_metric_v6, config.elevated_metric_v6),
     };
-    index
-        .workloads
-        .local_with_net(&prefix)
-        .filter(move |(_, workload)| is_ours || workload.migration != MigrationRole::Target)
-        .filter_map(move |(_, workload)| {
-            let state = index.links.up(&workload.interface)?;
-            let link = state.link.clone();
-            Some(Candidate {
-                class: Class::LocalWorkload,
-                link: link.index,
-                carrier: state.carrier,
-                route: Shape {
-                    table,
-                    metric: match workload.migration {
-                        MigrationRole::None | MigrationRole::Source => normal,
-                        MigrationRole::Target | MigrationRole::Moved => elevated,
-                    },
-                    shared: Arc::new(KernelRoute {
-                        kind: RouteKind::Unicast(Hop {
-                            link,
-                            via: None,
-                            onlink: false,
-                        }),
-                        protocol: Protocol::Device,
-                        source,
-                        mtu: None,
-                    }),
+    let workload = index.endpoint(&prefix)?;
+    let metric = match workload.migration {
+        MigrationRole::Target if !is_ours => return None,
+        MigrationRole::None | MigrationRole::Source => normal,
+        MigrationRole::Target | MigrationRole::Moved => elevated,
+    };
+    let state = index.links.up(&workload.interface)?;
+    Some(Candidate {
+        class: Class::LocalWorkload,
+        link: state.link.index,
+        carrier: state.carrier,
+        route: Shape {
+            table,
+            metric,
+            shared: Arc::new(KernelRoute {
+                kind: RouteKind::Unicast(Hop {
+                    link: state.link.clone(),
                     via: None,
-                },
-            })
-        })
+                    onlink: false,
+                }),
+                protocol: Protocol::Device,
+                source,
+                mtu: None,
+            }),
+            via: None,
+        },
+    })
 }
 
 /// The route to a workload, or a block, of another node.

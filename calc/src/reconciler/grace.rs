@@ -3,7 +3,8 @@
 //! A network plugin makes a pod's route before the datastore tells of the pod. So what is found on
 //! such a link is spared for a while from when the link was first seen, unless a route on it has
 //! been wanted: then all is known. Links are told apart by index, so that one that is made again
-//! has a grace of its own, and one that flaps has not. Pure.
+//! has a grace of its own, and one that flaps has not. When it ends, all is read once more: what the
+//! plugin has made since the last reading, with another metric, say, must not stay. Pure.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -17,12 +18,22 @@ use super::steps::hops;
 /// How long a route is spared where nothing else is said; that of Felix.
 const PERIOD: Duration = Duration::from_secs(10);
 
+/// How long after a reading there is another for the sake of new links.
+const READINGS: Duration = Duration::from_secs(1);
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Grace {
     period: Duration,
-    /// Until when, by the index of the link; none where a route on it has been wanted.
+    /// Until when, by the index of the link; none where it is over.
     links: BTreeMap<u32, Option<Instant>>,
+    /// When all was read, if it was.
+    read: Option<Instant>,
+    /// Whether something was asked for since then.
+    went_on: bool,
+    /// Whether all is to be read: the grace of a link has ended, on which a plugin may have made a route
+    /// since the last reading.
+    due: bool,
 }
 
 impl Default for Grace {
@@ -36,12 +47,15 @@ impl Grace {
         Self {
             period,
             links: BTreeMap::new(),
+            read: None,
+            went_on: false,
+            due: false,
         }
     }
 
     /// Takes in an interface that there is.
     pub(super) fn seen(&mut self, now: Instant, state: &LinkState) {
-        if state.role == LinkRole::Workload {
+        if state.role == LinkRole::Workload && !self.period.is_zero() {
             let until = now.checked_add(self.period);
             self.links.entry(state.link.index).or_insert(until);
         }
@@ -55,6 +69,7 @@ impl Grace {
     /// Takes in all interfaces that there are.
     pub(super) fn all(&mut self, now: Instant, observed: &[Observed]) {
         let former = std::mem::take(&mut self.links);
+        (self.read, self.went_on, self.due) = (Some(now), false, false);
         for state in observed.iter().filter_map(Observed::link) {
             match former.get(&state.link.index) {
                 Some(until) => drop(self.links.insert(state.link.index, *until)),
@@ -75,7 +90,32 @@ impl Grace {
                 Entry::Occupied(mut seen) => ends |= seen.insert(None).is_some(),
             }
         }
+        self.due |= ends && self.went_on;
         ends
+    }
+
+    /// Takes in that all that was known at the last reading has been asked for.
+    pub(super) fn go_on(&mut self, now: Instant) {
+        self.went_on = true;
+        for until in self
+            .links
+            .values_mut()
+            .filter(|until| until.is_some_and(|at| at <= now))
+        {
+            *until = None;
+            self.due = true;
+        }
+    }
+
+    /// Returns when all is to be read for the sake of new links.
+    pub(super) fn reading(&self) -> Option<Instant> {
+        self.read?.checked_add(READINGS).filter(|_| self.due)
+    }
+
+    /// Returns when there is something to do if nothing happens.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let ends = self.links.values().copied().flatten();
+        ends.chain(self.reading()).min()
     }
 
     /// Returns which of the routes that were read are to be spared, and until when.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ipc_proto::{Hop, KernelRoute, NeighbourKey, Op, RouteKind, Step, codec};
+use ipc_proto::{Hop, KernelRoute, NeighbourKey, Op, RouteKey, RouteKind, Step, codec};
 
 /// More bytes than any step takes, but for the hops of a multipath route.
 const STEP_LEN: usize = 160;
@@ -34,11 +34,16 @@ impl Steps {
 
     /// Adds as many of `ops` as there is room for, in their order.
     pub(super) fn extend(&mut self, ops: impl Iterator<Item = Op>) {
+        self.extend_after(ops.map(|op| (op, None)));
+    }
+
+    /// As [`extend`](Self::extend), with the step that must have succeeded before each.
+    pub(super) fn extend_after(&mut self, ops: impl Iterator<Item = (Op, Option<u32>)>) {
         // `ops` costs more per item than this check.
         if self.made.len() >= self.max {
             return;
         }
-        for op in ops {
+        for (op, after) in ops {
             let len = len(&op);
             if len > codec::MAX_LEN - BATCH_LEN {
                 // It can never be sent, and must not be in the way of others.
@@ -48,13 +53,24 @@ impl Steps {
                 return;
             }
             self.bytes_left -= len;
-            let needs = self.needs(&op);
+            let needs = after.or_else(|| self.needs(&op));
             if let (Op::Neighbour(key, Some(_)), Ok(index)) = (&op, u32::try_from(self.made.len()))
             {
                 self.neighbours.insert(key.clone(), index);
             }
             self.made.push(Step { op, needs });
         }
+    }
+
+    /// Returns the index of each kernel route that is set.
+    pub(super) fn routes(&self) -> BTreeMap<RouteKey, u32> {
+        let steps = (0..).zip(&self.made);
+        steps
+            .filter_map(|(index, step)| match &step.op {
+                Op::KernelRoute(key, Some(_)) => Some((key.clone(), index)),
+                _ => None,
+            })
+            .collect()
     }
 
     /// Returns the steps.

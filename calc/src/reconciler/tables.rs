@@ -276,7 +276,7 @@ impl Tables {
         offer(&self.rules, clears, steps);
         let routes = self.kernel_routes.ready(Change::Update);
         steps.extend(routes.filter(breaks).map(cleared));
-        offer(&self.kernel_routes, clears, steps);
+        self.offer_clears_of_routes(clears, is_open, steps);
         for map in maps {
             steps.extend(map.ready(Change::Update).filter(breaks).map(cleared));
         }
@@ -287,6 +287,42 @@ impl Tables {
         offer(&self.neighbours, clears, steps);
         offer(&self.fdb, clears, steps);
         offer(&self.tunnel_devices, clears, steps);
+    }
+
+    /// Adds the ends of kernel routes. One in whose place another is wanted ends only once that is made,
+    /// be it that the kernel takes it only later; where it leads to another owner, that waits for the
+    /// end of this one.
+    fn offer_clears_of_routes(
+        &self,
+        clears: &[Change],
+        is_open: impl Fn(&Op) -> bool,
+        steps: &mut Steps,
+    ) {
+        let set = if clears
+            .iter()
+            .any(|change| self.kernel_routes.ready_len(*change) > 0)
+        {
+            steps.routes()
+        } else {
+            return;
+        };
+        let ended = |op: Op| {
+            let Op::KernelRoute(cleared, _) = &op else {
+                return Some((op, None));
+            };
+            let mut after = None;
+            for keys in keys_of(cleared.prefix) {
+                for key in self.kernel_routes.due(keys) {
+                    if is_open(&self.kernel_routes.op(key.clone())) {
+                        after = after.max(Some(*set.get(key)?));
+                    }
+                }
+            }
+            Some((op, after))
+        };
+        for change in clears {
+            steps.extend_after(self.kernel_routes.ready(*change).filter_map(ended));
+        }
     }
 
     /// Returns the routes that are to be set.

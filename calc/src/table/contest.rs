@@ -97,7 +97,8 @@ impl<K: Kind> Contests<K> {
                 deed: deed.to_owned(),
             });
         }
-        let phase = match contest.undone.checked_sub(2) {
+        // What only a reading finds undone is put right at most as often as all is read.
+        let phase = match contest.undone.checked_sub(2).filter(|_| K::WATCHED) {
             None => Phase::Due,
             Some(repairs) => Phase::Waits(now + backoff(repairs)),
         };

@@ -27,6 +27,8 @@ pub(super) struct Hold {
     pub(super) wait: Wait,
     /// How often it has failed in a row.
     attempts: u32,
+    /// Whether the operator was told.
+    told: bool,
 }
 
 /// When a key may be tried again.
@@ -44,29 +46,54 @@ impl Hold {
     /// Adds a failure to those before.
     pub(super) fn after(before: Option<Self>, error: OpError, now: Instant) -> (Self, Verdict) {
         let attempts = before.as_ref().map_or(0, |hold| hold.attempts);
+        let told = before.as_ref().is_some_and(|hold| hold.told);
         let wait = if error.is_transient() {
             Wait::Until(now + backoff(attempts))
         } else {
             Wait::UntilChanged
         };
         // Not having been tried is no reason of its own, and none to forget the real one.
-        let (error, verdict) = match (before.map(|hold| hold.error), error) {
-            (Some(reason), OpError::NotTried(_)) => (reason, Verdict::Unchanged),
-            (None, error @ OpError::NotTried(_)) => (error, Verdict::Unchanged),
-            (Some(reason), error) if reason == error => (error, Verdict::Unchanged),
-            (_, error) => (error, Verdict::Failed),
+        let (error, is_news) = match (before.map(|hold| hold.error), error) {
+            (Some(reason), OpError::NotTried(_)) => (reason, false),
+            (None, error @ OpError::NotTried(_)) => (error, false),
+            (Some(reason), error) => {
+                let is_news = !told || reason != error;
+                (error, is_news)
+            }
+            // An interface may go under one's hands, which is heard of soon: that is no failure yet.
+            (None, error) => {
+                let is_news = !is_race(&error);
+                (error, is_news)
+            }
         };
         let hold = Self {
             error,
             wait,
             attempts: attempts.saturating_add(1),
+            told: told || is_news,
+        };
+        let verdict = if is_news {
+            Verdict::Failed
+        } else {
+            Verdict::Unchanged
         };
         (hold, verdict)
     }
 
     /// Returns whether the operator was told.
     pub(super) fn is_told(&self) -> bool {
-        !matches!(self.error, OpError::NotTried(_))
+        self.told
+    }
+}
+
+/// Returns whether an interface has gone, or gone down, under the helper's hands.
+fn is_race(error: &OpError) -> bool {
+    /// `ENODEV` and `ENETDOWN`.
+    const RACES: [i32; 2] = [19, 100];
+    match error {
+        OpError::StaleLink(_) => true,
+        OpError::Kernel { errno, .. } => RACES.contains(errno),
+        OpError::Denied(_) | OpError::NotTried(_) | OpError::Unsupported(_) => false,
     }
 }
 
@@ -166,11 +193,23 @@ mod tests {
             (errno(12), Verdict::Unchanged),
             (errno(22), Verdict::Failed),
             (OpError::Denied("no".to_owned()), Verdict::Failed),
+            (errno(19), Verdict::Failed),
         ] {
             let (next, got) = Hold::after(hold, error.clone(), now);
             assert_eq!(got, verdict, "{error:?}");
             hold = Some(next);
         }
-        assert_eq!(hold.map(|hold| hold.wait), Some(Wait::UntilChanged));
+        assert_eq!(hold.map(|hold| hold.attempts), Some(8));
+    }
+
+    #[test]
+    fn an_interface_that_goes_under_its_hands_is_news_only_if_it_stays_so() {
+        let now = Instant::now();
+        let (first, verdict) = Hold::after(None, errno(19), now);
+        assert_eq!((first.is_told(), verdict), (false, Verdict::Unchanged));
+        let (second, verdict) = Hold::after(Some(first), errno(19), now);
+        assert_eq!((second.is_told(), verdict), (true, Verdict::Failed));
+        let (third, verdict) = Hold::after(Some(second), errno(19), now);
+        assert_eq!((third.is_told(), verdict), (true, Verdict::Unchanged));
     }
 }

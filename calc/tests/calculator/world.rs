@@ -166,12 +166,12 @@ fn text(op: &Op) -> (u8, String, Option<String>) {
             }),
         ),
         Op::Neighbour(key, mac) => (
-            3,
+            4,
             format!("neighbour {} on {}", key.address, key.link),
             mac.map(|mac| mac.to_string()),
         ),
         Op::Fdb(key, node) => (
-            4,
+            3,
             format!("fdb {} on {}", key.mac, key.link),
             node.map(|node| node.to_string()),
         ),

@@ -100,7 +100,10 @@ pub fn differences_are_told_with_their_reason(world: &mut World) -> Seen {
         };
         (success, String::from_utf8_lossy(&text).into_owned())
     };
-    let clean = (true, "all is as it should be\n".to_owned());
+    let clean = (
+        true,
+        "all is as it should be, as of the last reading of the kernel\n".to_owned(),
+    );
     ensure(diff("diff") == clean, || format!("{:?}", diff("diff")))?;
     let taken = "10.244.1.2/32 dev eth0 metric 1024";
     node.netns

@@ -252,16 +252,13 @@ fn what_every_reading_finds_undone_is_told_and_no_longer_when_it_stands() {
         bench.pass(90_000);
         bench.handle(Input::Resync);
         bench.welcome(Vec::new());
-        if undone > 1 {
-            assert_eq!(bench.poll(), None);
-            bench.pass(1000);
-        }
+        // At once: it is read rarely enough.
         assert_eq!(bench.ops(), [route(true)]);
         bench.ack(Vec::new());
     }
     let [line] = bench.contested().try_into().unwrap();
     let told = "kernel route 10.9.0.0/16 metric 0 in table Main: another program undoes it again \
-                and again (3 times within 181s; last: was removed)";
+                and again (3 times within 180s; last: was removed)";
     assert!(line.starts_with(told), "{line}");
     assert!(line.ends_with("(ip monitor route rule)"), "{line}");
     // It is not known to stand before it is read.
@@ -275,25 +272,6 @@ fn what_every_reading_finds_undone_is_told_and_no_longer_when_it_stands() {
 }
 
 #[test]
-fn what_others_put_right_meanwhile_is_not_made() {
-    let mut bench = Bench::new(vec![observed(route(true))]);
-    bench.want(&route(true));
-    for _ in 0..2 {
-        bench.handle(Input::Resync);
-        bench.welcome(Vec::new());
-        if !bench.ops().is_empty() {
-            bench.ack(Vec::new());
-        }
-    }
-    assert!(!bench.calc.is_in_sync(), "it waits");
-    bench.handle(Input::Resync);
-    bench.welcome(vec![observed(route(true))]);
-    assert!(bench.calc.is_in_sync());
-    bench.pass(600_000);
-    assert_eq!(bench.poll(), None);
-}
-
-#[test]
 fn what_was_lost_by_a_dead_helper_was_not_undone() {
     let mut bench = Bench::new(Vec::new());
     bench.want(&route(true));
@@ -303,34 +281,4 @@ fn what_was_lost_by_a_dead_helper_was_not_undone() {
         bench.connect(Vec::new());
     }
     assert_eq!(bench.contested().len(), 0);
-}
-
-#[test]
-fn of_very_many_that_are_undone_most_are_repaired_at_once() {
-    let all: Vec<Op> = (0..200)
-        .flat_map(|high| (0..20).map(move |low| (high, low)))
-        .map(|(high, low)| {
-            let prefix = format!("10.{high}.{low}.0/24").parse().unwrap();
-            let Op::KernelRoute(_, route) = route(true) else {
-                panic!("a route")
-            };
-            Op::KernelRoute(RouteKey::new(Table::Main, prefix, 0), route)
-        })
-        .collect();
-    let mut bench = Bench::new(all.iter().cloned().map(observed).collect());
-    for op in &all {
-        bench.want(op);
-    }
-    assert_eq!(bench.poll(), None);
-    bench.handle(Input::Resync);
-    bench.welcome(Vec::new());
-    assert_eq!(bench.calc.totals().pending, all.len());
-    while !bench.ops().is_empty() {
-        bench.ack(Vec::new());
-    }
-    // Again: as many as are followed wait.
-    bench.handle(Input::Resync);
-    bench.welcome(Vec::new());
-    let counts = bench.calc.totals();
-    assert_eq!((counts.pending, counts.contested), (all.len() - 1000, 1000));
 }

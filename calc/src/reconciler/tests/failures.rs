@@ -104,3 +104,47 @@ fn what_was_sent_and_not_answered_is_ours_to_clear() {
     bench.handle(Input::InSync { complete: true });
     assert_eq!(bench.ops(), [bpf(2, None)]);
 }
+
+#[test]
+fn a_route_stays_until_the_one_in_its_place_is_made() {
+    let with_metric = |metric, present: bool| {
+        let Op::KernelRoute(key, route) = route(true) else {
+            panic!("a route")
+        };
+        let key = RouteKey::new(key.table, key.prefix, metric);
+        Op::KernelRoute(key, route.filter(|_| present))
+    };
+    let (former, ended) = (with_metric(1024, true), with_metric(1024, false));
+    let next = with_metric(512, true);
+    let mut bench = Bench::new(vec![observed(former.clone())]);
+    bench.want(&former);
+    assert_eq!(bench.poll(), None);
+    bench.want(&next);
+    bench.want(&ended);
+    let steps = bench.steps();
+    let needs: Vec<_> = steps.iter().map(|step| (&step.op, step.needs)).collect();
+    assert_eq!(needs, [(&next, None), (&ended, Some(0))]);
+    bench.ack(vec![(0, errno(22)), (1, OpError::NotTried(0))]);
+    bench.calc.notices.clear();
+    // However long the kernel refuses it.
+    for _ in 0..3 {
+        bench.now += Duration::from_secs(60);
+        let steps = bench.steps();
+        assert_eq!(steps[0].op, next);
+        assert!(
+            steps[1..].iter().all(|step| step.needs == Some(0)),
+            "{steps:?}"
+        );
+        let failed = (1..)
+            .zip(&steps[1..])
+            .map(|(at, _)| (at, OpError::NotTried(0)));
+        bench.ack([(0, errno(22))].into_iter().chain(failed).collect());
+        bench.calc.notices.clear();
+        assert_eq!(bench.poll(), None);
+    }
+    bench.now += Duration::from_secs(60);
+    assert_eq!(bench.ops(), [next, ended]);
+    bench.ack(Vec::new());
+    assert_eq!(bench.notices().len(), 1);
+    assert_eq!(bench.poll(), None);
+}

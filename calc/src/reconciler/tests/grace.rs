@@ -154,3 +154,34 @@ fn without_a_grace_nothing_is_spared() {
     bench.connect(early());
     assert_eq!(bench.ops(), [on(7, 0, false)]);
 }
+
+#[test]
+fn what_a_plugin_has_made_since_the_last_reading_is_read_once_its_link_is_served() {
+    let mut bench = Bench::new(vec![Observed::Link(state(7, true))]);
+    assert_eq!(bench.poll(), None);
+    bench.want(&on(7, 1024, true));
+    assert_eq!(bench.ops(), [on(7, 1024, true)], "that first");
+    bench.ack(Vec::new());
+    bench.now += Duration::from_secs(1);
+    bench.welcome(vec![
+        Observed::Link(state(7, true)),
+        observed(on(7, 0, true)),
+        observed(on(7, 1024, true)),
+    ]);
+    assert_eq!(bench.ops(), [on(7, 0, false)]);
+    bench.ack(Vec::new());
+    bench.now += PERIOD;
+    assert_eq!(bench.poll(), None, "all is known of it");
+}
+
+#[test]
+fn what_a_plugin_has_made_on_a_link_that_nobody_wants_is_read_when_its_grace_ends() {
+    let mut bench = Bench::new(Vec::new());
+    assert_eq!(bench.poll(), None);
+    bench.handle(Input::Link(LinkEvent::Set(state(7, true))));
+    assert_eq!(bench.poll(), None);
+    assert_eq!(bench.calc.poll_timeout(), Some(bench.now + PERIOD));
+    bench.now += PERIOD;
+    bench.welcome(early());
+    assert_eq!(bench.ops(), [on(7, 0, false)]);
+}

@@ -235,7 +235,7 @@ impl<'a> Node<'a> {
             links,
         };
         self.spare(&mut applied);
-        self.owe(&mut applied);
+        self.owe(&mut applied, done.read_first);
         applied
     }
 
@@ -263,10 +263,17 @@ impl<'a> Node<'a> {
     }
 
     /// Tells which addresses' flows were to be forgotten.
-    fn owe(&mut self, applied: &mut Applied<'_>) {
+    fn owe(&mut self, applied: &mut Applied<'_>, read_first: bool) {
         let owned = |routes: &Routes| owners(routes, &applied.links, self.config);
         if applied.read {
-            self.past.note(&owned(&applied.before));
+            let mut seen = applied.before.clone();
+            // What was written before the reading was not seen.
+            let asked_anew = |key: &Key| {
+                let wanted = applied.wanted.get(key);
+                wanted.is_some() && wanted != applied.formerly.get(key)
+            };
+            seen.retain(|key, _| read_first || !asked_anew(key));
+            self.past.note(&owned(&seen));
         }
         applied.owners = owned(&applied.wanted);
         self.past.start(&applied.owners);

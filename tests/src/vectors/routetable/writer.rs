@@ -30,6 +30,9 @@ pub(super) struct Done {
     pub(super) flushed: BTreeSet<IpAddr>,
     /// Whether the kernel was read.
     pub(super) read: bool,
+    /// Whether that was before anything was written.
+    pub(super) read_first: bool,
+    wrote: bool,
 }
 
 /// See the [module](self).
@@ -140,6 +143,7 @@ impl Writer {
                             self.done.flushed.insert(*address);
                         }
                     }
+                    self.done.wrote = true;
                     let answer = self.calc.proxy.apply(&bytes(&batch)).await.unwrap();
                     let ack: Ack = codec::decode(&answer).unwrap();
                     self.reconciler.handle(now, Input::Ack(ack));
@@ -168,6 +172,7 @@ impl Writer {
             }
         }
         self.done.read = true;
+        self.done.read_first |= !self.done.wrote;
         self.reconciler
             .handle(now, Input::Welcome(welcome, observed));
     }
