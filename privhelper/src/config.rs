@@ -28,8 +28,8 @@ const RESERVED_TABLES: [u32; 4] = [0, 253, 254, 255];
 const KERNEL_PROTOCOLS: [u8; 4] = [0, 1, 2, 9];
 /// Protocols that other programs are known to use (`/etc/iproute2/rt_protos`): what marks all routes
 /// as ours must not be one of them.
-const OTHERS_PROTOCOLS: [u8; 19] = [
-    3, 4, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 42, 99, 186, 187, 188, 189, 192,
+const OTHERS_PROTOCOLS: [u8; 18] = [
+    3, 4, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 99, 186, 187, 188, 189, 192,
 ];
 
 /// A user of this host.

@@ -66,9 +66,11 @@ impl Steps {
     pub(super) fn routes(&self) -> BTreeMap<RouteKey, u32> {
         let steps = (0..).zip(&self.made);
         steps
-            .filter_map(|(index, step)| match &step.op {
-                Op::KernelRoute(key, Some(_)) => Some((key.clone(), index)),
-                _ => None,
+            .filter_map(|(index, step)| {
+                let Op::KernelRoute(key, Some(_)) = &step.op else {
+                    return None;
+                };
+                Some((key.clone(), index))
             })
             .collect()
     }

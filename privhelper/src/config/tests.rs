@@ -44,6 +44,11 @@ fn what_makes_no_sense_is_refused_by_the_name_of_its_key() {
             "safe_protocol",
         ),
         (
+            // What `ip` gives to a default route.
+            "user = 1\ncalc_user = 2\nsafe_protocol = 3",
+            "safe_protocol",
+        ),
+        (
             "user = 1\ncalc_user = 2\nsecond_table = 254",
             "second_table",
         ),

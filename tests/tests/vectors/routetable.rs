@@ -25,14 +25,14 @@ fn the_kernels_routes_are_those_of_the_vectors_or_better_by_a_rule() {
                 (Rule::SafeProtocol, 290),
                 (Rule::ScopeOfKind, 23),
                 (Rule::OthersRoutesStay, 142),
-                (Rule::RepairsSooner, 40),
+                (Rule::RepairsSooner, 59),
                 (Rule::GraceSinceSeen, 4),
                 (Rule::LinksAlwaysTold, 12),
-                (Rule::BackOff, 4),
+                (Rule::BackOff, 1),
                 (Rule::NeighbourGoes, 147),
                 (Rule::FlushAtStart, 41),
-                (Rule::OwedFlush, 33),
-                (Rule::NothingToForget, 50),
+                (Rule::OwedFlush, 40),
+                (Rule::NothingToForget, 57),
                 (Rule::SameOwner, 12),
             ]);
             assert_eq!(report.accepted, accepted);

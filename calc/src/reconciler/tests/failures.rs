@@ -128,7 +128,7 @@ fn a_route_stays_until_the_one_in_its_place_is_made() {
     bench.calc.notices.clear();
     // However long the kernel refuses it.
     for _ in 0..3 {
-        bench.now += Duration::from_secs(60);
+        bench.now += Duration::from_mins(1);
         let steps = bench.steps();
         assert_eq!(steps[0].op, next);
         assert!(
@@ -142,7 +142,7 @@ fn a_route_stays_until_the_one_in_its_place_is_made() {
         bench.calc.notices.clear();
         assert_eq!(bench.poll(), None);
     }
-    bench.now += Duration::from_secs(60);
+    bench.now += Duration::from_mins(1);
     assert_eq!(bench.ops(), [next, ended]);
     bench.ack(Vec::new());
     assert_eq!(bench.notices().len(), 1);
