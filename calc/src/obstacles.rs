@@ -1,10 +1,6 @@
 //! What keeps something from being wanted that should be: a part of it is missing on this host. For
 //! the operator; nothing is decided by it. Pure.
 
-use std::collections::BTreeSet;
-
-use ipnet::IpNet;
-
 use crate::{event::SourceHint, index::Index, prefix::Family};
 
 /// How many endpoints are named; a node that has just booted has hundreds without an interface.
@@ -72,14 +68,9 @@ fn interfaces(index: &Index) -> impl Iterator<Item = String> {
 
 /// The prefixes that several endpoints of this node claim.
 fn claims(index: &Index) -> impl Iterator<Item = String> {
-    let nets = index
-        .workloads
-        .local()
-        .flat_map(|(_, workload)| &workload.nets);
-    let several = |net: &&IpNet| index.workloads.local_with_net(net).nth(1).is_some();
-    let contested: BTreeSet<&IpNet> = nets.filter(several).collect();
-    let more = contested.len().saturating_sub(MAX_NAMED);
-    let named = contested.into_iter().take(MAX_NAMED).map(|net| {
+    let contested = || index.workloads.claimed_by_several();
+    let more = contested().count().saturating_sub(MAX_NAMED);
+    let named = contested().take(MAX_NAMED).map(|net| {
         let all = index.workloads.local_with_net(net);
         let names = all.map(|(key, workload)| {
             format!("{} {} on {}", key.workload, key.endpoint, workload.interface)
@@ -94,4 +85,46 @@ fn claims(index: &Index) -> impl Iterator<Item = String> {
     });
     let more = (more > 0).then(|| format!("{more} more prefixes are claimed by several endpoints"));
     named.chain(more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, MigrationRole, Workload, WorkloadKey};
+
+    fn endpoint(node: &str, workload: &str, nets: &[&str]) -> Event {
+        let key = WorkloadKey {
+            node: node.to_owned(),
+            orchestrator: "k8s".to_owned(),
+            workload: workload.to_owned(),
+            endpoint: "eth0".to_owned(),
+        };
+        let workload = (!nets.is_empty()).then(|| Workload {
+            interface: format!("cali-{workload}").parse().unwrap(),
+            nets: nets.iter().map(|net| net.parse().unwrap()).collect(),
+            mac: None,
+            skip_ingress_redirect: false,
+            migration: MigrationRole::None,
+        });
+        Event::Workload(key, workload)
+    }
+
+    #[test]
+    fn a_prefix_that_several_endpoints_here_claim_is_told_with_their_names_as_long_as_it_lasts() {
+        let mut index = Index::new("here".to_owned());
+        let [one, other] = ["10.0.0.1/32", "10.0.0.2/32"];
+        for event in [
+            endpoint("here", "a", &[one, other]),
+            endpoint("there", "c", &[other]),
+        ] {
+            index.apply(event);
+            assert_eq!(claims(&index).count(), 0, "one node's endpoint has it");
+        }
+        index.apply(endpoint("here", "b", &[one]));
+        let told = "10.0.0.1/32 is claimed by several WorkloadEndpoints of this node: a eth0 on \
+                    cali-a, b eth0 on cali-b; it leads to cali-b: remove it from all but one";
+        assert_eq!(claims(&index).collect::<Vec<_>>(), [told]);
+        index.apply(endpoint("here", "b", &[]));
+        assert_eq!(claims(&index).count(), 0);
+    }
 }

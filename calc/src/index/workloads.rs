@@ -18,6 +18,8 @@ pub(crate) struct Workloads {
     by_key: BTreeMap<Arc<WorkloadKey>, Workload>,
     /// The endpoints with each prefix, ascending.
     by_net: BTreeMap<IpNet, Vec<Arc<WorkloadKey>>>,
+    /// The prefixes that several have.
+    shared: BTreeSet<IpNet>,
     /// The endpoints of this node that name each interface.
     by_interface: BTreeMap<IfName, BTreeSet<Arc<WorkloadKey>>>,
 }
@@ -28,6 +30,7 @@ impl Workloads {
             node,
             by_key: BTreeMap::new(),
             by_net: BTreeMap::new(),
+            shared: BTreeSet::new(),
             by_interface: BTreeMap::new(),
         }
     }
@@ -47,6 +50,9 @@ impl Workloads {
             for net in &former.nets {
                 if let Some(keys) = self.by_net.get_mut(net) {
                     keys.retain(|other| **other != key);
+                    if keys.len() < 2 {
+                        self.shared.remove(net);
+                    }
                     if keys.is_empty() {
                         self.by_net.remove(net);
                     }
@@ -68,6 +74,9 @@ impl Workloads {
                 .or_insert_with(|| Vec::with_capacity(1));
             if let Err(at) = keys.binary_search(&key) {
                 keys.insert(at, Arc::clone(&key));
+            }
+            if keys.len() > 1 {
+                self.shared.insert(*net);
             }
         }
         if local {
@@ -93,6 +102,12 @@ impl Workloads {
         net: &IpNet,
     ) -> impl Iterator<Item = (&'a WorkloadKey, &'a Workload)> + use<'a> {
         self.with_net(net).filter(|(key, _)| self.is_local(key))
+    }
+
+    /// The prefixes that several endpoints of this node have, ascending.
+    pub(crate) fn claimed_by_several(&self) -> impl Iterator<Item = &IpNet> {
+        let shared = self.shared.iter();
+        shared.filter(|net| self.local_with_net(net).nth(1).is_some())
     }
 
     /// The endpoints of this node that name the interface, ascending.
