@@ -172,6 +172,7 @@ impl Tables {
         compare: impl FnOnce(&TunnelDevice) -> Finding,
     ) {
         let made = self.tunnel_devices.actual(&tunnel).known();
+        let made = made.or_else(|| self.tunnel_devices.contested(&tunnel));
         match made.map_or(Finding::Right, compare) {
             Finding::Right => {}
             Finding::Replaced => self

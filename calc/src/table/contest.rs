@@ -37,6 +37,8 @@ struct Contest {
     undone: u32,
     phase: Phase,
     alarm: Option<Alarm>,
+    /// Whether the operator is told: from the end of the wait on, when all of the deed has been seen.
+    told: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +90,7 @@ impl<K: Kind> Contests<K> {
             undone: 0,
             phase: Phase::Due,
             alarm: None,
+            told: false,
         });
         contest.undone = contest.undone.saturating_add(1);
         if contest.undone == TOLD {
@@ -102,7 +105,18 @@ impl<K: Kind> Contests<K> {
             None => Phase::Due,
             Some(repairs) => Phase::Waits(now + backoff(repairs)),
         };
+        contest.told |= contest.alarm.is_some() && matches!(phase, Phase::Due);
         self.enter(key, phase);
+    }
+
+    /// Takes in what else is seen of what was done to a key: a device loses its addresses before it
+    /// is gone.
+    fn seen(&mut self, key: &K::Key, deed: &str) {
+        if let Some(contest) = self.all.get_mut(key).filter(|contest| !contest.told)
+            && let Some(alarm) = &mut contest.alarm
+        {
+            deed.clone_into(&mut alarm.deed);
+        }
     }
 
     /// Takes in that a key was made as it shall be.
@@ -139,12 +153,13 @@ impl<K: Kind> Contests<K> {
         while let Some(entry) = timers.first().filter(|(at, _)| *at <= now).cloned() {
             timers.remove(&entry);
             let (_, key) = entry;
-            match all.get_mut(&key).map(|contest| &mut contest.phase) {
-                Some(phase @ Phase::Waits(_)) => {
-                    *phase = Phase::Due;
+            match all.get_mut(&key).filter(|contest| contest.waits()) {
+                Some(contest) => {
+                    contest.phase = Phase::Due;
+                    contest.told = contest.alarm.is_some();
                     due.push(key);
                 }
-                Some(Phase::Stands(_) | Phase::Due) | None => drop(all.remove(&key)),
+                None => drop(all.remove(&key)),
             }
         }
         due
@@ -169,6 +184,7 @@ impl<K: Kind> Contests<K> {
     pub(super) fn alarms(&self) -> impl Iterator<Item = (&K::Key, &Alarm)> {
         self.all
             .iter()
+            .filter(|(_, contest)| contest.told)
             .filter_map(|(key, contest)| Some((key, contest.alarm.as_ref()?)))
     }
 
@@ -198,8 +214,16 @@ impl<K: Kind> Table<K> {
         let is_there = self.tracker.actual(key) != Actual::Absent;
         if self.tracker.change(key).is_none() && is_there {
             self.contests.undone(now, key, deed);
+        } else {
+            self.contests.seen(key, deed);
         }
         self.doubt(&Actual::Wrong, |other, _| other == key);
+    }
+
+    /// Returns what is wanted of a key that waits to be made again.
+    pub(crate) fn contested(&self, key: &K::Key) -> Option<&K::Value> {
+        let waits = self.contests.waits(key);
+        self.tracker.desired(key).filter(|_| waits)
     }
 
     /// Takes in that all has been read, and what keys were that have become other than that.

@@ -165,6 +165,29 @@ fn what_is_done_to_a_device_is_named_and_put_right_at_once() {
 }
 
 #[test]
+fn a_device_that_goes_bit_by_bit_is_told_to_be_gone() {
+    let mut bench = standing();
+    for undone in 1..=3 {
+        bench.link(LinkState {
+            addresses: Vec::new(),
+            ..seen(7)
+        });
+        if undone == 1 {
+            bench.repair(7);
+            continue;
+        }
+        assert_eq!(bench.poll(), None, "it waits");
+        bench.handle(Input::Link(LinkEvent::Gone(seen(7).link)));
+        assert_eq!(bench.poll(), None);
+        assert!(bench.contested().is_empty(), "more may be seen of it");
+        bench.pass(1000);
+        bench.repair(7);
+    }
+    let [line] = bench.contested().try_into().unwrap();
+    assert!(line.contains("vxlan.calico was removed"), "{line}");
+}
+
+#[test]
 fn a_device_in_the_making_is_not_undone() {
     let mut bench = Bench::new(Vec::new());
     bench.want(&set());
