@@ -21,8 +21,8 @@ test: build  ## runs every test (root: they make network namespaces)
 fuzz:  ## feeds the core random documents and events for some minutes (CAIRN_FUZZ_RUNS: how many)
 	CAIRN_FUZZ_RUNS=$${CAIRN_FUZZ_RUNS:-50000} cargo test --release -p calc --test fuzz
 
-bench: setup  ## measures against the raw kernel and the reference, into target/bench.json (root)
-	cargo build --release -p privhelper -p tests
+bench: setup  ## measures against the raw kernel and the reference, into target/bench.json and docs/bench.md (root)
+	cargo build --release -p calc -p privhelper -p supervisor -p cairnctl -p tests
 	@target/release/bench
 
 lint:  ## checks formatting, lints, licences and sources

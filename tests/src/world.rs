@@ -17,6 +17,8 @@ mod pod;
 
 use std::{fs, net::IpAddr, path::Path};
 
+use ipnet::Ipv4Net;
+
 pub use self::{
     node::{Node, Process},
     pod::Pod,
@@ -63,7 +65,11 @@ impl World {
         shell("ip address add 172.30.0.254/24 dev underlay");
         shell("ip address add fd00:30::fe/64 dev underlay nodad");
         let bin = install();
-        let nodes = NODES.map(|name| Node::new(name, &bin));
+        let nodes = NODES.map(|name| {
+            let node = Node::new(name, &bin);
+            node.show_demo();
+            node
+        });
         let outside = Netns::new("outside");
         attach(&nodes[0].netns, "11");
         attach(&nodes[1].netns, "12");
@@ -92,6 +98,22 @@ impl World {
     }
 }
 
+/// Makes a node without neighbours, at `address`, with Cairn installed but not started, and nothing in
+/// its datastore.
+///
+/// # Panics
+///
+/// Outside of [`isolate`](crate::isolate), or if anything cannot be made.
+#[must_use]
+pub fn lone_node(name: &str, address: Ipv4Net) -> Node {
+    let node = Node::new(name, &install());
+    node.netns.run("ip link add eth0 type dummy");
+    node.netns.run("ip link set eth0 up");
+    node.netns
+        .run(&format!("ip address add {address} dev eth0"));
+    node
+}
+
 /// Runs `body` in a world of its own, as a test (see [`isolate::test`]); a failure shows the logs.
 ///
 /// # Panics
@@ -118,10 +140,12 @@ pub fn show_logs_on_panic(exit: bool) {
 
 /// Prints what Cairn logged on each node, as far as it fits a screen or two.
 pub fn print_logs() {
-    for name in NODES {
-        let log = fs::read_to_string(Path::new("/run").join(name).join("log")).unwrap_or_default();
+    for directory in fs::read_dir("/run").into_iter().flatten().flatten() {
+        let Ok(log) = fs::read_to_string(directory.path().join("log")) else {
+            continue;
+        };
         let lines: Vec<&str> = log.lines().collect();
-        println!("--- log of {name} ---");
+        println!("--- log of {} ---", directory.file_name().display());
         for line in lines.iter().skip(lines.len().saturating_sub(60)) {
             println!("{line}");
         }
@@ -160,6 +184,9 @@ fn install() -> std::path::PathBuf {
         );
     }
     let bin = Path::new("/run/cairn-bin").to_owned();
+    if bin.exists() {
+        return bin;
+    }
     fs::create_dir(&bin).unwrap();
     run(std::process::Command::new("mount")
         .arg("--bind")

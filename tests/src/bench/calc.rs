@@ -2,7 +2,6 @@
 //! were taken, on a machine like those of our CI: the kernel's speed says nothing of them.
 
 use std::{
-    fs,
     hint::black_box,
     net::Ipv4Addr,
     process::Command,
@@ -17,7 +16,7 @@ use calc::{
 use ipc_proto::{BpfRoute, Op};
 use ipnet::IpNet;
 
-use super::{Metric, bpf::Cluster};
+use super::{Metric, cluster::Cluster, resident};
 
 /// How many changes of one route are measured.
 const CHANGES: u32 = 1000;
@@ -191,15 +190,7 @@ pub fn memory() -> Metric {
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
     let bytes: f64 = text.trim().parse().expect("a number");
-    Metric {
-        name: "calc.rss_per_route".into(),
-        unit: "B",
-        median: bytes,
-        min: bytes,
-        n: 1,
-        floor: None,
-        reference: Some(512.0),
-    }
+    Metric::once("calc.rss_per_route", "B", bytes).with_reference(512.0, 1.0)
 }
 
 /// Returns how many bytes this process has grown by for each route. Each is told and forgotten,
@@ -210,7 +201,7 @@ pub fn memory() -> Metric {
 /// If `/proc` cannot be read.
 #[must_use]
 pub fn own_memory() -> f64 {
-    let before = resident();
+    let before = resident("self");
     let mut calculator = Calculator::told_routes(Cluster::node(0));
     let nodes: Vec<(NodeName, Ipv4Addr)> = (0..Cluster::NODES)
         .map(|number| (Cluster::node(number).into(), Cluster::address(number)))
@@ -219,22 +210,7 @@ pub fn own_memory() -> f64 {
         calculator.tell(Cluster::block(number), Some(route(number + 1, &nodes)));
     }
     drop(calculator.resolve());
-    let grown = resident() - before;
+    let grown = resident("self") - before;
     black_box(&calculator);
     grown / f64::from(MEMORY_ROUTES)
-}
-
-/// The resident memory of this process, in bytes.
-fn resident() -> f64 {
-    let status = fs::read_to_string("/proc/self/status").expect("/proc");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .expect("VmRSS");
-    let kib: f64 = line
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .expect("a number");
-    kib * 1024.0
 }

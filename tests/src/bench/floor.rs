@@ -18,6 +18,8 @@ use crate::netns::run;
 
 /// How many entries one system call takes, as the helper has it.
 const BATCH: usize = 2048;
+/// How many one system call reads, as the helper has it.
+const READ: usize = 4096;
 /// How long an update takes by key in microseconds where the reference's figures were taken.
 const THEN: f64 = 1.13;
 
@@ -101,6 +103,31 @@ impl Entries {
         }
         entries
     }
+}
+
+/// Reads a map of `count` entries by batches as large as the helper's, and returns how long it took.
+///
+/// # Panics
+///
+/// If it cannot be read, or holds another number of entries.
+#[must_use]
+pub fn dump(pin: &Path, count: usize) -> Duration {
+    let trie = RawMap::new(MapData::from_pin(pin).unwrap()).unwrap();
+    let size = READ * Entries::SIZE;
+    let (mut keys, mut values) = (vec![0; size], vec![0; size]);
+    let mut token = None;
+    let mut found = 0;
+    let start = Instant::now();
+    loop {
+        let (some, more) = trie.lookup(&mut token, &mut keys, &mut values).unwrap();
+        found += some;
+        if !more {
+            break;
+        }
+    }
+    let took = start.elapsed();
+    assert_eq!(found, count);
+    took
 }
 
 fn key(prefix: Ipv4Net) -> impl Iterator<Item = u8> {

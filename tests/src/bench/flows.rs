@@ -16,6 +16,9 @@ use crate::{
 
 /// How many flows there are.
 const FLOWS: u32 = 100_000;
+/// Has connections tracked in the namespace that it runs in.
+pub(super) const TRACKING: &str = "nft 'add table ip t; flush table ip t; \
+    add chain ip t c { type filter hook input priority 0; }; add rule ip t c ct state new'";
 
 /// Measures flushes of 1, 100 and 1,000 addresses, `runs` times each.
 ///
@@ -23,16 +26,10 @@ const FLOWS: u32 = 100_000;
 ///
 /// If something is left, or gone that was not asked for.
 pub async fn flushes(runs: usize) -> Vec<Metric> {
-    // Connections are tracked in a namespace once something there asks for it.
-    shell(
-        "nft 'add table ip t; add chain ip t c { type filter hook input priority 0; }; \
-         add rule ip t c ct state new'",
-    );
     let helper = Helper::start("");
     let mut calc = helper.connect().await;
     calc.hello().await;
-    flows::track(many(FLOWS));
-    let all = flows::tracked().len();
+    let all = track_all(FLOWS);
     let mut metrics = Vec::new();
     for count in [1, 100, 1_000] {
         let asked: BTreeSet<IpAddr> = many(count).map(|flow| flow.original[0]).collect();
@@ -52,6 +49,14 @@ pub async fn flushes(runs: usize) -> Vec<Metric> {
         metrics.push(metric.with_floor(median(&floors)));
     }
     metrics
+}
+
+/// Has the kernel track this many flows in this namespace, and returns how many it tracks then.
+pub(super) fn track_all(count: u32) -> usize {
+    // Connections are tracked in a namespace once something there asks for it.
+    shell(TRACKING);
+    flows::track(many(count));
+    flows::tracked().len()
 }
 
 async fn flush(calc: &mut Calc, asked: &BTreeSet<IpAddr>) -> Duration {

@@ -12,7 +12,7 @@ use ipc_proto::{Hop, KernelRoute, Link, Op, Protocol, RouteKey, RouteKind, Table
 use ipnet::{IpNet, Ipv4Net};
 
 use self::raw::Raw;
-use super::{Metric, median};
+use super::{Figure, Metric, median};
 use crate::{
     agent::Agent,
     helper::{Helper, link},
@@ -73,22 +73,53 @@ impl Times {
 ///
 /// If the kernel does not hold what it should.
 pub async fn routes() -> Vec<Metric> {
-    let links: Vec<Link> = (0..LINKS)
-        .map(|number| {
-            let name = format!("cali{number}");
-            shell(&format!(
-                "ip link add {name} type veth peer name pod{number} && ip link set {name} up \
-                 && ip link set pod{number} up"
-            ));
-            link(&name)
-        })
-        .collect();
+    let links = links();
     let helper = Helper::start("pin_dir = '/sys/fs/bpf/bench-kernel'\n");
     let mut metrics = Vec::new();
     for (count, runs) in [(1000, 21), (10_000, 11), (MOST, 7)] {
         metrics.extend(with_routes(&helper, &links, count, runs).await);
     }
     metrics
+}
+
+/// Measures reading back the most routes, of which all are right, `runs` times.
+///
+/// # Panics
+///
+/// If the kernel does not hold what it should, or anything is to be written.
+pub async fn resync_noop(runs: usize) -> Metric {
+    let links = links();
+    let helper = Helper::start("pin_dir = '/sys/fs/bpf/bench-kernel'\n");
+    let all = some(&links, 0, MOST);
+    let mut raw = Raw::open();
+    let mut times = Times::default();
+    let mut agent = Agent::start(&helper).await;
+    agent.in_sync();
+    apply(&mut agent, &all, true).await;
+    for _ in 0..runs {
+        times.floor.push(raw.dump(all.len()));
+        times.ours.push(resync(&mut agent).await);
+    }
+    apply(&mut agent, &all, false).await;
+    times
+        .metric("e2e.kernel_resync_noop.65k".to_owned(), Some(208.0))
+        .asked(Figure::XFloor, 3.0)
+}
+
+/// Returns the links of workloads, which it makes at the first call.
+fn links() -> Vec<Link> {
+    let made = shell("ip -o link show").contains(" cali0@");
+    let link = |number| {
+        let name = format!("cali{number}");
+        if !made {
+            shell(&format!(
+                "ip link add {name} type veth peer name pod{number} && ip link set {name} up \
+                 && ip link set pod{number} up"
+            ));
+        }
+        link(&name)
+    };
+    (0..LINKS).map(link).collect()
 }
 
 /// Returns `count` routes in the order of their keys, from number `first` on.
@@ -125,9 +156,7 @@ async fn with_routes(helper: &Helper, links: &[Link], count: u32, runs: usize) -
         agent.in_sync();
         add.ours.push(apply(&mut agent, &all, true).await);
         raw.dump(all.len());
-        let start = Instant::now();
-        agent.resync().await;
-        dump.ours.push(start.elapsed());
+        dump.ours.push(resync(&mut agent).await);
         for (delta, times) in [(&one, &mut plus_1), (&hundred, &mut plus_100)] {
             for _ in 0..10 {
                 times.ours.push(apply(&mut agent, delta, true).await);
@@ -155,6 +184,13 @@ async fn with_routes(helper: &Helper, links: &[Link], count: u32, runs: usize) -
         ]);
     }
     metrics
+}
+
+/// Reads the kernel back, which needs no change.
+async fn resync(agent: &mut Agent) -> Duration {
+    let start = Instant::now();
+    agent.resync().await;
+    start.elapsed()
 }
 
 /// Sets or clears routes, from what is wanted to the last answer.

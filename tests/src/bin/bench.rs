@@ -1,16 +1,16 @@
-//! `make bench`: prints the figures and writes them to `target/bench.json`. With names of groups, it
-//! measures these alone and writes nothing.
+//! `make bench`: prints the figures and writes them to `target/bench.json` and `docs/bench.md`. With
+//! the beginnings of names, such as `e2e` or `e2e.storm`, it measures these alone and writes nothing.
 #![expect(clippy::print_stdout, reason = "it is there to be read")]
 #![expect(
     clippy::expect_used,
     reason = "a bench that cannot go on says where it stopped"
 )]
 
-use std::{path::Path, process::ExitCode};
+use std::{fs, path::Path, process::ExitCode};
 
 use tests::{
-    bench::{self, Metric, bpf, calc, flows, kernel},
-    isolate,
+    bench::{self, Metric, bpf, calc, flows, flushing, kernel, processes},
+    isolate, world,
 };
 
 fn main() -> ExitCode {
@@ -36,24 +36,14 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     let runtime = runtime.expect("a runtime");
-    let asked = |group: &str| groups.is_empty() || groups.iter().any(|asked| asked == group);
-    let mut metrics = Vec::new();
-    if asked("calc") {
-        metrics.extend(calculation());
-    }
-    if asked("e2e") {
-        metrics.extend(runtime.block_on(end_to_end()));
-    }
-    if asked("conntrack") {
-        metrics.extend(runtime.block_on(flows::flushes(5)));
-    }
-    if asked("kernel") {
-        metrics.extend(runtime.block_on(kernel::routes()));
-    }
+    world::show_logs_on_panic(true);
+    let metrics = runtime.block_on(measure(&groups));
     print!("{}", bench::table(&metrics));
     if groups.is_empty() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench.json");
         bench::write(&path, &metrics).expect("target/ can be written");
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/bench.md");
+        fs::write(page, bench::markdown(&metrics)).expect("docs/ can be written");
     }
     ExitCode::SUCCESS
 }
@@ -70,9 +60,48 @@ fn calculation() -> Vec<Metric> {
     ]
 }
 
-async fn end_to_end() -> Vec<Metric> {
-    let mut metrics = bpf::initial(10_000, 9, false).await;
-    metrics.extend(bpf::initial(100_000, 5, false).await);
-    metrics.extend(bpf::initial(250_000, 5, true).await);
+async fn measure(groups: &[String]) -> Vec<Metric> {
+    let asked = |name: &str| {
+        let asked = |group: &String| name.starts_with(group.as_str()) || group.starts_with(name);
+        groups.is_empty() || groups.iter().any(asked)
+    };
+    let mut metrics = Vec::new();
+    if asked("calc") {
+        metrics.extend(calculation());
+    }
+    if asked("e2e.bpf_initial") {
+        metrics.push(bpf::initial(10_000, 9).await);
+        metrics.push(bpf::initial(100_000, 5).await);
+        metrics.push(bpf::initial(250_000, 5).await);
+    }
+    if asked("e2e.bpf_resync_noop") {
+        metrics.push(bpf::resync_noop(100_000, 11).await);
+        metrics.push(bpf::resync_noop(250_000, 7).await);
+    }
+    if asked("e2e.kernel_resync_noop") {
+        metrics.push(kernel::resync_noop(7).await);
+    }
+    if asked("e2e.one_change.") {
+        metrics.push(bpf::one_change("idle", 10_000, 0.05).await);
+        metrics.push(bpf::one_change("at_250k", 250_000, 2.35).await);
+    }
+    if asked("e2e.one_change_during_flush") {
+        metrics.push(flushing::one_change().await);
+    }
+    if asked("e2e.rss") || asked("e2e.restart_full_map") {
+        metrics.extend(processes::full_map().await);
+    }
+    if asked("e2e.storm") {
+        metrics.push(processes::storm().await);
+    }
+    if asked("idle.cpu") {
+        metrics.push(processes::idle().await);
+    }
+    if asked("conntrack") {
+        metrics.extend(flows::flushes(5).await);
+    }
+    if asked("kernel") {
+        metrics.extend(kernel::routes().await);
+    }
     metrics
 }

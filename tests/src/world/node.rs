@@ -24,6 +24,7 @@ const CALC_USER: u32 = 64_110;
 
 /// How often Cairn reads the kernel back here, in seconds. (The default is 90.)
 const REFRESH: &str = "1.0";
+const REFRESH_KEY: &str = "route_refresh_interval";
 
 /// One of the three processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,17 +72,21 @@ impl Node {
         };
         // As kubelet and every CNI plugin demand of a host; per-link forwarding is Cairn's.
         node.netns.run("sysctl -qw net.ipv6.conf.all.forwarding=1");
+        node.configure();
+        node
+    }
+
+    /// Gives it the datastore of the demo.
+    pub(super) fn show_demo(&self) {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/demo");
         for file in fs::read_dir(&examples).unwrap() {
             let file = file.unwrap();
             fs::copy(
                 file.path(),
-                node.document(&file.file_name().to_string_lossy()),
+                self.document(&file.file_name().to_string_lossy()),
             )
             .unwrap();
         }
-        node.configure();
-        node
     }
 
     /// Has Cairn, from its next start on, read the kernel back only when it has a cause.
@@ -90,9 +95,21 @@ impl Node {
     ///
     /// If its configuration cannot be written.
     pub fn refresh_never(&self) {
+        self.refresh_every("0");
+    }
+
+    /// Has Cairn, from its next start on, read the kernel back so often, in seconds.
+    ///
+    /// # Panics
+    ///
+    /// If its configuration cannot be written.
+    pub fn refresh_every(&self, seconds: &str) {
         let file = self.directory.join("calc.toml");
         let text = fs::read_to_string(&file).unwrap();
-        fs::write(file, text.replace(REFRESH, "0")).unwrap();
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.retain(|line| !line.starts_with(REFRESH_KEY));
+        let text = lines.join("\n");
+        fs::write(file, format!("{text}\n{REFRESH_KEY} = {seconds}\n")).unwrap();
     }
 
     /// Adds lines to one of its configuration files, for its next start.
@@ -126,7 +143,7 @@ impl Node {
             "calc.toml",
             format!(
                 "node_name = '{}'\ndatastore_dir = '{here}/datastore'\nruntime_dir = '{here}/run'\n\
-                 route_refresh_interval = {REFRESH}\nroute_cleanup_grace_period = 1\n",
+                 {REFRESH_KEY} = {REFRESH}\nroute_cleanup_grace_period = 1\n",
                 self.name
             ),
         );

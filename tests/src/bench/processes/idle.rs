@@ -1,0 +1,45 @@
+//! What a node costs on which nothing happens.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Cairn;
+use crate::{
+    bench::{Figure, Metric, cluster::Cluster},
+    world,
+};
+
+const BLOCKS: u32 = 10_000;
+/// How long is waited,
+const TIME: Duration = Duration::from_mins(1);
+/// and how often the kernel is read back meanwhile, in seconds,
+const REFRESH: &str = "10.0";
+/// which is at least so many times.
+const RESYNCS: u64 = 5;
+
+/// Measures the processor time of all three processes over a minute in which nothing happens but the
+/// kernel is read back.
+///
+/// # Panics
+///
+/// If it is not read back, or is not as it should be.
+pub async fn idle() -> Metric {
+    let node = world::lone_node(&Cluster::node(0), Cluster::interface(0));
+    node.refresh_every(REFRESH);
+    Cluster { blocks: BLOCKS }.write(&node.directory.join("datastore"), true);
+    let cairn = Cairn::start(node).await;
+    let (_, resyncs) = cairn.standing().await;
+    let pids = cairn.pids().await;
+    let before = pids.cpu();
+    sleep(TIME).await;
+    let used = pids.cpu() - before;
+    let (in_sync, now) = cairn.standing().await;
+    assert!(
+        in_sync && now - resyncs >= RESYNCS,
+        "{}",
+        cairn.node.status()
+    );
+    cairn.remove();
+    Metric::once("idle.cpu", "s", used.as_secs_f64()).asked(Figure::Median, 0.3)
+}
