@@ -107,7 +107,9 @@ impl World {
 #[must_use]
 pub fn lone_node(name: &str, address: Ipv4Net) -> Node {
     let node = Node::new(name, &install());
-    node.netns.run("ip link add eth0 type dummy");
+    node.netns
+        .run("ip link add eth0 type veth peer name switch");
+    node.netns.run("ip link set switch up");
     node.netns.run("ip link set eth0 up");
     node.netns
         .run(&format!("ip address add {address} dev eth0"));

@@ -13,7 +13,11 @@ use tokio::time::{sleep, timeout};
 use zbus::{Connection, OwnedVariant};
 
 pub use self::{full_map::full_map, idle::idle, storm::storm};
-use crate::world::{Node, Process};
+use super::cluster::Cluster;
+use crate::{
+    netns::shell,
+    world::{self, Node, Process},
+};
 
 /// How long anything may take before it counts as never happening: a large datastore takes its time.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -36,6 +40,28 @@ struct Pids {
 }
 
 impl Cairn {
+    /// How many routes stand where others than these are looked at.
+    const ROUTES: u32 = 10_000;
+
+    /// Starts it on a node with [`ROUTES`](Self::ROUTES) routes, each in the map and, through the
+    /// tunnel, in the kernel, and more `documents`; it reads the kernel back every so many seconds.
+    async fn with_routes(refresh: &str, documents: &str) -> Self {
+        let node = world::lone_node(&Cluster::node(0), Cluster::interface(0));
+        node.refresh_every(refresh);
+        let blocks = Self::ROUTES;
+        Cluster { blocks }.write(&node.directory.join("datastore"), true);
+        fs::write(node.document("more.yaml"), documents).unwrap();
+        let cairn = Self::start(node).await;
+        let routes = cairn.node.netns.run("ip -4 route show dev vxlan.calico");
+        // All but the blocks of this node, which are no routes through the tunnel.
+        let own = blocks / Cluster::NODES;
+        assert_eq!(
+            routes.lines().count(),
+            usize::try_from(blocks - own).unwrap()
+        );
+        cairn
+    }
+
     /// Starts it and waits until it has done all there is to do.
     async fn start(mut node: Node) -> Self {
         node.start();
@@ -59,6 +85,7 @@ impl Cairn {
     /// Ends it for good.
     fn remove(self) {
         let node = self.stop();
+        shell(&format!("ip netns del {}", node.name));
         fs::remove_dir_all(node.pin_dir()).unwrap();
         fs::remove_dir_all(node.directory).unwrap();
     }

@@ -5,12 +5,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Cairn;
-use crate::{
-    bench::{Figure, Metric, cluster::Cluster},
-    world,
-};
+use crate::bench::{Figure, Metric};
 
-const BLOCKS: u32 = 10_000;
 /// How long is waited,
 const TIME: Duration = Duration::from_mins(1);
 /// and how often the kernel is read back meanwhile, in seconds,
@@ -25,10 +21,7 @@ const RESYNCS: u64 = 5;
 ///
 /// If it is not read back, or is not as it should be.
 pub async fn idle() -> Metric {
-    let node = world::lone_node(&Cluster::node(0), Cluster::interface(0));
-    node.refresh_every(REFRESH);
-    Cluster { blocks: BLOCKS }.write(&node.directory.join("datastore"), true);
-    let cairn = Cairn::start(node).await;
+    let cairn = Cairn::with_routes(REFRESH, "").await;
     let (_, resyncs) = cairn.standing().await;
     let pids = cairn.pids().await;
     let before = pids.cpu();

@@ -1,33 +1,31 @@
 //! Endpoints that come and go all the time while other routes stand.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
-    io::Write,
     net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
 use ipnet::IpNet;
 
-use super::Cairn;
+use super::{Cairn, PATIENCE};
 use crate::{
     bench::{Figure, Metric, cluster::Cluster, flows::TRACKING},
     flows::{self, Flow},
     monitor::Monitor,
     netns::shell,
     wait::eventually,
-    world,
 };
 
-/// How many routes stand.
-const BLOCKS: u32 = 10_000;
+/// How often the kernel is read back without a cause, in seconds: the default.
+const REFRESH: &str = "90.0";
 /// How many endpoints come and go,
 const ENDPOINTS: u32 = 1000;
-/// how many there are at a time,
+/// how many more have come when one goes,
 const LIFE: u32 = 100;
 /// how long that takes in all,
 const TIME: Duration = Duration::from_secs(10);
@@ -39,35 +37,30 @@ const FLOWS: u16 = 10;
 const BLOCK: u32 = 64;
 
 /// Measures the processor time of all three processes while endpoints are made and removed as a
-/// network plugin does it: link and document come and go, and flows are tracked between.
+/// network plugin does it: link and document come and go.
 ///
 /// # Panics
 ///
-/// If one of them never had its route, a flow of one is left, or anything else is not as before.
+/// If one of them has no route, a flow of one is left, or anything else is not as before.
 pub async fn storm() -> Metric {
-    let node = world::lone_node(&Cluster::node(0), Cluster::interface(0));
-    node.refresh_every("90.0");
-    let datastore = node.directory.join("datastore");
-    Cluster { blocks: BLOCKS }.write(&datastore, true);
-    let own = (0..ENDPOINTS.div_ceil(BLOCK)).map(|nth| Cluster::block_document(BLOCKS + nth, 0));
-    fs::write(datastore.join("own.yaml"), own.collect::<String>()).unwrap();
-    node.netns.within(|| shell(TRACKING)).join().unwrap();
-    let cairn = Cairn::start(node).await;
+    let blocks = 0..ENDPOINTS.div_ceil(BLOCK);
+    let own: String = blocks
+        .map(|nth| Cluster::block_document(Cairn::ROUTES + nth, 0))
+        .collect();
+    let cairn = Cairn::with_routes(REFRESH, &own).await;
+    let datastore = cairn.node.directory.join("datastore");
+    let tracking = cairn.node.netns.within(|| shell(TRACKING));
+    tracking.join().unwrap();
     let before = cairn.node.kernel_state();
     let pids = cairn.pids().await;
     let cpu = pids.cpu();
     let netns = &cairn.node.netns;
-    let routed = netns
-        .within(move || come_and_go(&datastore))
-        .join()
-        .unwrap();
-    let left = || {
-        let tracked = flows::tracked();
-        match tracked
-            .iter()
-            .filter(|flow| addresses().contains(&flow.original[0]))
-            .count()
-        {
+    let storm = netns.within(move || come_and_go(&datastore));
+    storm.join().unwrap();
+    let endpoints: BTreeSet<IpAddr> = (0..ENDPOINTS).map(address).collect();
+    let left = move || {
+        let stale = |flow: &Flow| endpoints.contains(&flow.original[0]);
+        match flows::tracked().into_iter().filter(stale).count() {
             0 => Ok(()),
             some => Err(format!("{some} flows are left")),
         }
@@ -76,8 +69,6 @@ pub async fn storm() -> Metric {
     clean.join().unwrap();
     cairn.in_sync_again(0).await;
     let cpu = pids.cpu() - cpu;
-    let missing: Vec<IpAddr> = addresses().difference(&routed).copied().collect();
-    assert!(missing.is_empty(), "never had a route: {missing:?}");
     assert!(
         cairn.node.kernel_state() == before,
         "the kernel is not as it was"
@@ -86,46 +77,56 @@ pub async fn storm() -> Metric {
     Metric::once("e2e.storm", "s", cpu.as_secs_f64()).asked(Figure::Median, 2.5)
 }
 
-/// Makes and removes all endpoints at an even pace, and returns the addresses that had a route.
-fn come_and_go(datastore: &Path) -> BTreeSet<IpAddr> {
+/// Makes and removes all endpoints at an even pace. One that has its route gets flows; it goes when it
+/// is its time, but not before.
+fn come_and_go(datastore: &Path) {
+    let numbers: BTreeMap<IpAddr, u32> = (0..ENDPOINTS).map(|nth| (address(nth), nth)).collect();
     let monitor = Monitor::open();
     let mut routed = BTreeSet::new();
-    // Two, lest what comes waits for what goes.
-    let (mut add, mut remove) = (Links::new(), Links::new());
-    let steps = ENDPOINTS + LIFE;
+    // What comes does not wait for what goes. A thread begins where it was begun from.
+    let (gone_groups, groups) = mpsc::channel::<u32>();
+    let remove = thread::spawn(move || {
+        for group in groups {
+            shell(&format!("ip link del group {group}"));
+        }
+    });
+    let mut gone = 0;
     let start = Instant::now();
-    for step in 0..steps {
-        thread::sleep((start + TIME * step / steps).saturating_duration_since(Instant::now()));
+    for step in 0.. {
+        let due = start + TIME * step / (ENDPOINTS + LIFE);
+        thread::sleep(due.saturating_duration_since(Instant::now()));
         if step < ENDPOINTS {
             if step.is_multiple_of(LINKS) {
-                add.make(step / LINKS, step..step + LINKS);
+                make_links(1 + step / LINKS, step..step + LINKS);
             }
-            flows::track(flows_of(step));
             fs::write(file(datastore, step), document(step)).unwrap();
         }
-        if let Some(gone) = step.checked_sub(LIFE) {
-            fs::remove_file(file(datastore, gone)).unwrap();
-            if (gone + 1).is_multiple_of(LINKS) {
-                remove.remove(gone / LINKS);
+        for word in monitor.told(0) {
+            let address = word.strip_prefix("+route ");
+            let address = address.and_then(|prefix| prefix.strip_suffix("/32")?.parse().ok());
+            if let Some(number) = address.and_then(|address: IpAddr| numbers.get(&address)) {
+                flows::track(flows_of(*number));
+                routed.insert(*number);
             }
         }
-        let told = monitor.told(0);
-        let made = told
-            .iter()
-            .filter_map(|word| word.strip_prefix("+route ")?.strip_suffix("/32"));
-        routed.extend(made.filter_map(|address| address.parse::<IpAddr>().ok()));
+        while gone + LIFE <= step && routed.contains(&gone) {
+            fs::remove_file(file(datastore, gone)).unwrap();
+            gone += 1;
+            if gone.is_multiple_of(LINKS) {
+                gone_groups.send(gone / LINKS).unwrap();
+            }
+        }
+        if gone == ENDPOINTS {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "no route to endpoint {gone}");
     }
-    add.end();
-    remove.end();
-    routed
-}
-
-fn addresses() -> BTreeSet<IpAddr> {
-    (0..ENDPOINTS).map(address).collect()
+    drop(gone_groups);
+    remove.join().unwrap();
 }
 
 fn address(number: u32) -> IpAddr {
-    let IpNet::V4(block) = Cluster::block(BLOCKS + number / BLOCK) else {
+    let IpNet::V4(block) = Cluster::block(Cairn::ROUTES + number / BLOCK) else {
         panic!("blocks are IPv4")
     };
     Ipv4Addr::from(u32::from(block.addr()) + number % BLOCK).into()
@@ -152,42 +153,16 @@ fn document(number: u32) -> String {
     )
 }
 
-/// Makes or removes links, in order, without anybody waiting for it.
-struct Links(Child);
-
-impl Links {
-    fn new() -> Self {
-        let mut ip = Command::new("ip");
-        ip.args(["-batch", "-"]).stdin(Stdio::piped());
-        Self(ip.spawn().unwrap())
-    }
-
-    fn say(&mut self, line: &str) {
-        writeln!(self.0.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-
-    /// Makes links as one group.
-    fn make(&mut self, group: u32, numbers: impl Iterator<Item = u32>) {
-        for number in numbers {
+/// Makes links as one group.
+fn make_links(group: u32, numbers: impl Iterator<Item = u32>) {
+    let lines: String = numbers
+        .map(|number| {
             let (host, pod) = (format!("cali{number}"), format!("pod{number}"));
-            let group = group + 1;
-            self.say(&format!(
-                "link add {host} group {group} type veth peer name {pod}"
-            ));
-            self.say(&format!("link set {host} up"));
-            self.say(&format!("link set {pod} up"));
-        }
-    }
-
-    fn remove(&mut self, group: u32) {
-        self.say(&format!("link del group {}", group + 1));
-    }
-
-    fn end(mut self) {
-        drop(self.0.stdin.take());
-        assert!(
-            self.0.wait().unwrap().success(),
-            "a link was not as it should be"
-        );
-    }
+            format!(
+                "link add {host} group {group} type veth peer name {pod}\n\
+                 link set {host} up\nlink set {pod} up\n"
+            )
+        })
+        .collect();
+    shell(&format!("ip -batch - <<'end'\n{lines}end"));
 }
