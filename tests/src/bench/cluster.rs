@@ -84,11 +84,13 @@ impl Cluster {
         for event in events {
             calculator.handle(event.clone());
         }
-        let entry = |op| match op {
-            Op::BpfRoute(prefix, Some(route)) => Some((prefix, route)),
-            _ => None,
-        };
-        calculator.resolve().into_iter().filter_map(entry).collect()
+        let mut wanted = BTreeMap::new();
+        for op in calculator.resolve() {
+            if let Op::BpfRoute(prefix, Some(route)) = op {
+                wanted.insert(prefix, route);
+            }
+        }
+        wanted
     }
 
     /// Writes all resources as documents; if asked, packets travel in VXLAN between nodes, so that

@@ -114,12 +114,12 @@ pub fn markdown(metrics: &[Metric]) -> String {
 fn machine() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let (kernel, processors) = (read("/proc/sys/kernel/osrelease"), read("/proc/cpuinfo"));
-    let models = processors.lines().filter_map(|line| {
+    let mut models = processors.lines().filter_map(|line| {
         let (key, model) = line.split_once(':')?;
         (key.trim() == "model name").then(|| model.trim())
     });
     let count = models.clone().count();
-    let model = models.last().unwrap_or("unknown");
+    let model = models.next_back().unwrap_or("unknown");
     format!("Linux {}, {count} processors: {model}.", kernel.trim())
 }
 

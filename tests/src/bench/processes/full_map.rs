@@ -85,7 +85,7 @@ async fn restart(cairn: &Cairn) -> (Duration, Duration) {
     while cairn.helper().await.is_none_or(|now| now == before) {
         sleep(PAUSE).await;
     }
-    let up = start.elapsed();
+    let up = Instant::now();
     cairn.in_sync_again(resyncs).await;
-    (up, start.elapsed() - up)
+    (up.duration_since(start), up.elapsed())
 }

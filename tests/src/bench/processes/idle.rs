@@ -26,7 +26,7 @@ pub async fn idle() -> Metric {
     let pids = cairn.pids().await;
     let before = pids.cpu();
     sleep(TIME).await;
-    let used = pids.cpu() - before;
+    let used = pids.cpu().saturating_sub(before);
     let (in_sync, now) = cairn.standing().await;
     assert!(
         in_sync && now - resyncs >= RESYNCS,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Write,
     fs,
     net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
@@ -68,7 +69,7 @@ pub async fn storm() -> Metric {
     let clean = netns.within(move || eventually("no stale flow", left));
     clean.join().unwrap();
     cairn.in_sync_again(0).await;
-    let cpu = pids.cpu() - cpu;
+    let cpu = pids.cpu().saturating_sub(cpu);
     assert!(
         cairn.node.kernel_state() == before,
         "the kernel is not as it was"
@@ -155,14 +156,15 @@ fn document(number: u32) -> String {
 
 /// Makes links as one group.
 fn make_links(group: u32, numbers: impl Iterator<Item = u32>) {
-    let lines: String = numbers
-        .map(|number| {
-            let (host, pod) = (format!("cali{number}"), format!("pod{number}"));
-            format!(
-                "link add {host} group {group} type veth peer name {pod}\n\
-                 link set {host} up\nlink set {pod} up\n"
-            )
-        })
-        .collect();
+    let mut lines = String::new();
+    for number in numbers {
+        let (host, pod) = (format!("cali{number}"), format!("pod{number}"));
+        writeln!(
+            lines,
+            "link add {host} group {group} type veth peer name {pod}\n\
+             link set {host} up\nlink set {pod} up"
+        )
+        .unwrap();
+    }
     shell(&format!("ip -batch - <<'end'\n{lines}end"));
 }
