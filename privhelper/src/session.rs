@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The most steps in a batch.
-pub const MAX_STEPS: u32 = 2048;
+pub const MAX_STEPS: u32 = 4096;
 
 /// Why a request was not served at all.
 #[derive(Debug, thiserror::Error)]
