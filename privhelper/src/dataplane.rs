@@ -33,6 +33,15 @@ pub enum SnapshotError {
     Netlink(#[from] ReadError),
 }
 
+/// The interfaces at one moment.
+#[derive(Debug)]
+pub struct Interfaces {
+    states: Vec<LinkState>,
+    /// The number of the feed that they include.
+    pub feed: u64,
+    links: Links,
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Dataplane {
@@ -153,19 +162,30 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Gives all that is ours to `sink`, interfaces first, and returns the number of the feed that
-    /// they include.
+    /// Reads the interfaces, with which a snapshot begins.
+    #[must_use]
+    pub fn interfaces(&self) -> Interfaces {
+        self.watched.refresh();
+        let mut links = self.watched.links();
+        let (states, feed) = links.snapshot();
+        Interfaces {
+            states,
+            feed,
+            links: links.view(),
+        }
+    }
+
+    /// Gives all that may be ours to `sink`, the interfaces first; [`Reported`] tells what is.
     ///
     /// # Errors
     ///
     /// If the kernel cannot be read.
-    pub fn snapshot(&mut self, sink: &mut impl FnMut(Observed)) -> Result<u64, SnapshotError> {
-        self.watched.refresh();
-        let (states, feed, links) = {
-            let mut links = self.watched.links();
-            let (states, feed) = links.snapshot();
-            (states, feed, links.view())
-        };
+    pub fn snapshot(
+        &mut self,
+        interfaces: Interfaces,
+        sink: &mut impl FnMut(Observed),
+    ) -> Result<(), SnapshotError> {
+        let Interfaces { states, links, .. } = interfaces;
         for state in states {
             let settings = policy::profile(state.role)
                 .filter(|profile| sysctl::is_set(&state.link.name, *profile))
@@ -173,16 +193,20 @@ impl Dataplane {
             sink(Observed::Link(state));
             settings.into_iter().for_each(&mut *sink);
         }
-        let mut clearable = |item| {
-            if may_clear(&item, &self.policy, &links) {
-                sink(item);
-            }
-        };
-        self.netlink.snapshot(&links, &mut clearable)?;
-        self.maps.snapshot(&links, &mut clearable)?;
-        self.endpoints.snapshot(&links, &mut clearable)?;
-        self.attachments.snapshot(&links, &mut clearable)?;
-        Ok(feed)
+        self.netlink.snapshot(&links, sink)?;
+        self.maps.snapshot(&links, sink)?;
+        self.endpoints.snapshot(&links, sink)?;
+        self.attachments.snapshot(&links, sink)?;
+        Ok(())
+    }
+
+    /// Returns what of a snapshot that begins with these interfaces is reported.
+    #[must_use]
+    pub fn reported(&self, interfaces: &Interfaces) -> Reported {
+        Reported {
+            policy: Arc::clone(&self.policy),
+            links: interfaces.links.view(),
+        }
     }
 
     /// Returns the size of each BPF route map in entries.
@@ -192,11 +216,26 @@ impl Dataplane {
     }
 }
 
-/// Returns whether a request may clear what was read; the rest is not reported, since nobody could
-/// do anything about it.
-fn may_clear(item: &Observed, policy: &Policy, links: &Links) -> bool {
-    let op = match item {
-        Observed::Link(_) | Observed::LinkSettings(..) => return true,
+/// What of all that is read is reported: what a request may clear. About the rest nobody could do
+/// anything.
+#[derive(Debug)]
+pub struct Reported {
+    policy: Arc<Policy>,
+    links: Links,
+}
+
+impl Reported {
+    /// Returns whether an item is reported.
+    #[must_use]
+    pub fn has(&self, item: &Observed) -> bool {
+        cleared(item).is_none_or(|op| self.policy.check(Lane::State, op, &self.links).is_ok())
+    }
+}
+
+/// Returns what would clear an item, if it can be cleared.
+fn cleared(item: &Observed) -> Option<Op> {
+    Some(match item {
+        Observed::Link(_) | Observed::LinkSettings(..) => return None,
         Observed::TunnelDevice(tunnel, _) => Op::TunnelDevice(*tunnel, None),
         Observed::Neighbour(key, _) => Op::Neighbour(key.clone(), None),
         Observed::Fdb(key, _) => Op::Fdb(key.clone(), None),
@@ -205,8 +244,7 @@ fn may_clear(item: &Observed, policy: &Policy, links: &Links) -> bool {
         Observed::Endpoint(link, _) => Op::Endpoint(link.clone(), None),
         Observed::Attachment(key) => Op::Attachment(key.clone(), false),
         Observed::Rule(rule) => Op::Rule(rule.clone(), false),
-    };
-    policy.check(Lane::State, op, links).is_ok()
+    })
 }
 
 /// Returns the number of an error.

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr, time::Instant};
 
-use calc::{Calculator, Input, Output, Reconciler, event::Event};
+use calc::{Calculator, Input, Output, Reading, Reconciler, event::Event};
 use ipc_proto::{Ack, bus::DataplaneProxy, codec};
 
 use super::{
@@ -71,8 +71,12 @@ pub async fn one_change() -> Metric {
     let now = Instant::now();
     lane.reconciler.handle(now, Input::Connected);
     assert_eq!(lane.reconciler.poll(now), Some(Output::Hello));
-    let (welcome, observed) = calc.hello().await;
-    let welcome = Input::Welcome(welcome, observed);
+    let (welcome, pages) = calc.pages::<Reading>().await;
+    let mut reading = Reading::default();
+    for page in pages {
+        reading.append(page);
+    }
+    let welcome = Input::Welcome(welcome, reading);
     lane.reconciler.handle(now, welcome);
     let in_sync = Input::InSync { complete: true };
     lane.reconciler.handle(now, in_sync);

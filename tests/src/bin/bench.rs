@@ -32,7 +32,8 @@ fn main() -> ExitCode {
             }
         };
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build();
     let runtime = runtime.expect("a runtime");
@@ -88,6 +89,9 @@ async fn measure(groups: &[String]) -> Vec<Metric> {
     if asked("e2e.one_change_during_flush") {
         metrics.push(flushing::one_change().await);
     }
+    if asked("conntrack") {
+        metrics.extend(flows::flushes(5).await);
+    }
     if asked("e2e.rss") || asked("e2e.restart_full_map") {
         metrics.extend(processes::full_map().await);
     }
@@ -96,9 +100,6 @@ async fn measure(groups: &[String]) -> Vec<Metric> {
     }
     if asked("idle.cpu") {
         metrics.push(processes::idle().await);
-    }
-    if asked("conntrack") {
-        metrics.extend(flows::flushes(5).await);
     }
     if asked("kernel") {
         metrics.extend(kernel::routes().await);

@@ -3,7 +3,7 @@
 use std::{os::unix::net::UnixDatagram, process::Command, time::Duration};
 
 use ipc_proto::{
-    BpfRoute, Hello, Op, PageRequest, SnapshotId, Step, VERSION,
+    BpfRoute, Hello, Lease, Op, PageRequest, Step, VERSION,
     bus::{self, PrivHelper1Proxy},
 };
 use nix::unistd::{Uid, seteuid};
@@ -53,10 +53,10 @@ fn garbage_is_refused_and_changes_nothing() {
                 op: route("10.2.0.0/24"),
                 needs: None,
             };
-            let error = calc.try_apply(vec![step; 2049]).await.unwrap_err();
-            assert!(error.to_string().contains("2049 steps"), "{error}");
+            let error = calc.try_apply(vec![step; 4097]).await.unwrap_err();
+            assert!(error.to_string().contains("4097 steps"), "{error}");
             let request = PageRequest {
-                snapshot: SnapshotId(99),
+                lease: Lease(99),
                 page: 0,
             };
             assert!(calc.proxy.page(&bytes(&request)).await.is_err());
