@@ -210,6 +210,16 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
         }))
     }
 
+    /// Says what keys should be that are absent on both sides; they come in order.
+    pub(crate) fn set_new(&mut self, all: Vec<(K, V)>) {
+        self.unsettled.desired += all.len();
+        let all = all.into_iter();
+        let mut all = all
+            .map(|(key, value)| (key, Sides::wanted(value)))
+            .collect();
+        self.differing.append(&mut all);
+    }
+
     /// Says what `key` was found to be.
     pub(crate) fn set_actual(&mut self, key: K, actual: Actual<V>) -> Turn {
         self.update(key, true, Sides::wanted, |sides| sides.actual = actual)

@@ -10,6 +10,7 @@
 mod devices;
 mod grace;
 mod links;
+mod load;
 mod notice;
 mod steps;
 mod tables;

@@ -151,6 +151,15 @@ impl<K: Kind> Table<K> {
         }
     }
 
+    /// Says what keys should be that are neither wanted nor there; they come in order.
+    pub(crate) fn want_new(&mut self, all: Vec<(K::Key, K::Value)>) {
+        let keys = all.iter().map(|(key, _)| key.clone());
+        self.ready
+            .of_mut(Change::Insert)
+            .append(&mut keys.collect());
+        self.tracker.set_new(all);
+    }
+
     /// Says what everything is, has what failed tried once more, and returns the keys that failed
     /// and are right.
     pub(crate) fn resync(
@@ -295,6 +304,12 @@ impl<K: Kind> Table<K> {
     /// Returns the keys of a range that should be there and are not as they should be.
     pub(crate) fn due(&self, keys: RangeInclusive<K::Key>) -> impl Iterator<Item = &K::Key> {
         self.tracker.due(keys)
+    }
+
+    /// Returns how many keys should be there.
+    #[must_use]
+    pub(crate) fn desired_len(&self) -> usize {
+        self.tracker.desired_len()
     }
 
     /// Returns how many keys are there.

@@ -61,10 +61,8 @@ impl Agent {
     }
 
     /// Makes these wanted, and returns when the kernel is as it should be.
-    pub async fn apply(&mut self, ops: impl IntoIterator<Item = Op>) {
-        for op in ops {
-            self.reconciler.want(op).unwrap();
-        }
+    pub async fn apply(&mut self, ops: Vec<Op>) {
+        self.reconciler.want_all(ops).unwrap();
         while let Some(output) = self.reconciler.poll(Instant::now()) {
             let Output::Apply(batch) = output else {
                 panic!("{output:?}")

@@ -56,6 +56,27 @@ impl Tables {
         self.act(op, Act::Want).map(|_| ())
     }
 
+    /// Says what entries of one BPF route map should be, which are in order and all
+    /// [new](Self::is_new).
+    pub(super) fn want_new(&mut self, entries: Vec<(IpNet, BpfRoute)>) {
+        match entries.first() {
+            None => {}
+            Some((IpNet::V4(_), _)) => self.bpf_v4.want_new(entries),
+            Some((IpNet::V6(_), _)) => self.bpf_v6.want_new(entries),
+        }
+    }
+
+    /// Returns whether an entry of a BPF route map is neither wanted nor there.
+    pub(super) fn is_new(&self, prefix: &IpNet) -> bool {
+        let map = self.map(prefix);
+        map.desired(prefix).is_none() && map.actual(prefix) == Actual::Absent
+    }
+
+    /// Returns how many entries of the BPF route maps are wanted.
+    pub(super) fn entries_len(&self) -> usize {
+        self.bpf_v4.desired_len() + self.bpf_v6.desired_len()
+    }
+
     /// Takes in what became of a change.
     pub(super) fn settle(&mut self, now: Instant, op: Op, failed: Option<OpError>) -> Verdict {
         // Only what has a table is ever sent.
