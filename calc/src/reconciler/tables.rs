@@ -14,7 +14,7 @@ use super::{
     devices::Finding,
     links::Doubt,
     readings::Drift,
-    steps::{Steps, hops},
+    steps::{At, Steps, hops},
 };
 use crate::{
     delta::{Actual, Change},
@@ -303,7 +303,7 @@ impl Tables {
             let Op::KernelRoute(cleared, _) = &op else {
                 return Some((op, None));
             };
-            let mut after = None;
+            let mut after: Option<At> = None;
             for keys in keys_of(cleared.prefix) {
                 for key in self.kernel_routes.due(keys) {
                     if is_open(&self.kernel_routes.op(key.clone())) {

@@ -11,6 +11,7 @@ mod drift;
 mod failures;
 mod grace;
 mod links;
+mod plan;
 
 use std::time::Duration;
 
