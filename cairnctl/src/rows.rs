@@ -62,7 +62,7 @@ pub(crate) fn json(listings: &[(Kind, Vec<Row>)]) -> Value {
         for line in lines(*kind, rows) {
             let names = cells::columns(*kind).iter().map(|name| (*name).to_owned());
             let mut object: Map<_, _> = names.zip(line.cells).collect();
-            object.insert("type".to_owned(), cells::type_name(*kind).into());
+            object.insert("type".to_owned(), kind.name().into());
             object.insert("present".to_owned(), line.present.into());
             object.insert("state".to_owned(), line.state.into());
             object.insert("why".to_owned(), json!(line.why));

@@ -1,8 +1,8 @@
-//! The connection to the helper: requests out, answers and interface changes in.
+//! The connection to the helper: requests out, answers and the feed of changes in.
 //!
 //! It decides nothing. A connection lasts until the first thing that is not as it should be; then
-//! another one is made. Interface changes are handed on without a gap, and only after the answer
-//! to the `Hello` whose reading they follow.
+//! another one is made. The feed is handed on without a gap, and only after the answer to the
+//! `Hello` whose reading it follows.
 
 mod feed;
 #[cfg(test)]
@@ -23,7 +23,7 @@ use futures_util::{
     future::{Fuse, FusedFuture},
 };
 use ipc_proto::{
-    Ack, Batch, Feed, FlowsDone, Hello, LinkEvent, Observed, Page, PageRequest, VERSION, Welcome,
+    Ack, Batch, Feed, FlowsDone, Hello, Observed, Page, PageRequest, VERSION, Welcome,
     bus::{self, DataplaneProxy},
     codec,
 };
@@ -47,7 +47,7 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 const SIGNAL: &str = "a signal";
 /// The signal that flow flushes have ended.
 const FLOWS_FLUSHED: &str = "FlowsFlushed";
-/// How many interface changes zbus queues before it stops reading from the socket.
+/// How many signals zbus queues before it stops reading from the socket.
 const FEED_QUEUE: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 /// What is asked of the helper.
@@ -73,8 +73,8 @@ pub(crate) enum Event {
     Ack(Ack),
     /// It has ended flow flushes.
     Flushed(FlowsDone),
-    /// Interfaces have changed.
-    Links(Vec<LinkEvent>),
+    /// Interfaces have changed, or others have changed something else.
+    Feed(Feed),
 }
 
 /// Why there is no connection to the helper.
@@ -122,7 +122,7 @@ pub enum Error {
     /// The request cannot be put into a message.
     #[error(transparent)]
     Encode(#[from] codec::EncodeError),
-    /// Interface changes were lost.
+    /// Something of the feed was lost.
     #[error(transparent)]
     Gap(#[from] Gap),
     /// The signals cannot be received.
@@ -180,8 +180,8 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
                 if message.header().member().is_some_and(|member| member == FLOWS_FLUSHED) {
                     Some(Event::Flushed(decode("end of flow flushes", &bytes)?))
                 } else {
-                    let feed: Feed = decode("interface changes", &bytes)?;
-                    order.push(feed)?.map(Event::Links)
+                    let feed: Feed = decode("feed of changes", &bytes)?;
+                    order.push(feed)?.map(Event::Feed)
                 }
             }
             request = requests.recv(), if call.is_terminated() => {
@@ -201,10 +201,9 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
             | Event::Disconnected(_)
             | Event::Ack(_)
             | Event::Flushed(_)
-            | Event::Links(_) => Vec::new(),
+            | Event::Feed(_) => Vec::new(),
         };
-        let held = (!held.is_empty()).then_some(Event::Links(held));
-        for event in [event].into_iter().chain(held) {
+        for event in [event].into_iter().chain(held.into_iter().map(Event::Feed)) {
             if events.send(event).await.is_err() {
                 return Ok(());
             }

@@ -9,13 +9,13 @@
 
 mod signals;
 
-use std::future::pending;
+use std::{collections::BTreeMap, future::pending};
 
 use ipc_proto::{
     Incarnation,
     bus::{self, Presence, RouteRow, SnapshotPage},
     codec,
-    view::{Rows, RowsRequest},
+    view::{Kind, Rows, RowsRequest},
 };
 use serde_bytes::ByteBuf;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -65,6 +65,8 @@ pub(crate) struct Status {
     pub(crate) held: usize,
     /// How often the kernel was read back.
     pub(crate) resyncs: u64,
+    /// How much a reading found otherwise than it was known to be.
+    pub(crate) drift: BTreeMap<Kind, u64>,
     /// What is wrong at present.
     pub(crate) problems: Vec<String>,
 }
@@ -268,6 +270,17 @@ impl Face {
     #[zbus(property)]
     fn resyncs(&self) -> u64 {
         self.status.borrow().resyncs
+    }
+
+    /// How much a reading found otherwise than it was known to be, by kind: what others have changed,
+    /// removed or added.
+    #[zbus(property)]
+    fn drift(&self) -> BTreeMap<String, u64> {
+        let status = self.status.borrow();
+        let drift = status.drift.iter();
+        drift
+            .map(|(kind, count)| (kind.name().to_owned(), *count))
+            .collect()
     }
 
     /// What is wrong at present, and what to do about it.

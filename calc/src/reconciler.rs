@@ -12,6 +12,7 @@ mod grace;
 mod links;
 mod load;
 mod notice;
+mod readings;
 mod steps;
 mod tables;
 #[cfg(test)]
@@ -29,17 +30,21 @@ use ipc_proto::{
 };
 use ipnet::IpNet;
 
-pub(crate) use self::notice::{Contested, OldFlows};
 use self::{
     devices::Devices,
     grace::Grace,
     links::{Doubt, Links},
+    readings::Readings,
     steps::Steps,
     tables::Tables,
 };
 pub use self::{
     notice::Notice,
     tables::{Page, Unplaced},
+};
+pub(crate) use self::{
+    notice::{Contested, OldFlows},
+    readings::Drift,
 };
 pub use crate::table::Counts;
 use crate::{
@@ -77,6 +82,8 @@ pub enum Input {
     Resync,
     /// An interface has changed.
     Link(LinkEvent),
+    /// Others have changed something else that may be ours.
+    Drift,
 }
 
 /// What the reconciler asks of the world.
@@ -166,6 +173,7 @@ pub struct Reconciler {
     links: Links,
     devices: Devices,
     grace: Grace,
+    readings: Readings,
     flows: Flows,
     peer: Peer,
     /// The batches that follow the one in flight.
@@ -239,6 +247,7 @@ impl Reconciler {
             Input::Welcome(welcome, reading) => self.welcome(now, &welcome, reading),
             Input::Ack(ack) => self.ack(now, ack),
             Input::Flushed(done) => self.flushed(now, done),
+            Input::Drift => self.readings.hear(now),
             Input::Resync => {
                 self.replan();
                 match self.peer {
@@ -294,7 +303,7 @@ impl Reconciler {
         let (grant, is_free) = lane?;
         let batch = is_free.then(|| self.changes(now, grant)).flatten();
         self.grace.go_on(now);
-        let reading = self.grace.reading().is_some_and(|at| at <= now);
+        let reading = self.reading().is_some_and(|at| at <= now);
         if is_free && batch.is_none() && (self.reread || reading) {
             self.peer = Peer::Greeting;
             return Some(Output::Hello);
@@ -379,11 +388,22 @@ impl Reconciler {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (_, is_free) = self.lane()?;
         let changes = is_free.then(|| self.tables.poll_timeout()).flatten();
-        let reading = is_free.then(|| self.grace.poll_timeout()).flatten();
-        [changes, reading, self.flows.poll_timeout()]
+        let grace = is_free.then(|| self.grace.poll_timeout()).flatten();
+        let reading = is_free.then(|| self.reading()).flatten();
+        [changes, grace, reading, self.flows.poll_timeout()]
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// Returns when all is to be read for a cause.
+    fn reading(&self) -> Option<Instant> {
+        self.readings.next(self.grace.is_due())
+    }
+
+    /// Returns how much readings have found, by kind, that others have changed.
+    pub(crate) fn drift(&self) -> &Drift {
+        self.readings.drift()
     }
 
     /// Returns the addresses whose new owner waits for flows to be forgotten.
@@ -494,8 +514,13 @@ impl Reconciler {
         self.flows.observed(&reading);
         self.grace.all(now, &reading.links);
         let spared = self.grace.spared(&reading.kernel_routes);
+        for doubt in self.links.lost_by(&reading.links) {
+            self.tables.doubt(&doubt);
+        }
         let (links, recovered) = self.tables.resync(now, reading);
         self.tables.spare(spared);
+        let news = self.readings.end(now, self.tables.drift());
+        self.notices.extend(news.map(Notice::Drift));
         self.links = Links::new(links);
         self.devices.take_suspects();
         self.reread = false;

@@ -4,6 +4,7 @@
 //! waits. A failure belongs to the value that was sent, and ends when another is wanted.
 
 mod contest;
+mod drift;
 mod hold;
 mod kinds;
 mod ready;
@@ -30,6 +31,7 @@ pub(crate) use self::kinds::{
 pub(crate) use self::told::{Changes, MAX_CHANGES};
 use self::{
     contest::Contests,
+    drift::Found,
     hold::{Hold, Wait},
     ready::Ready,
     told::Told,
@@ -92,6 +94,8 @@ pub(crate) trait AnyTable {
     fn counts(&self, sweep: bool) -> Counts;
     /// Returns what others undo again and again, by what would make it.
     fn contested(&self) -> Vec<(Op, &Alarm)>;
+    /// Returns how much the last reading found that others have changed.
+    fn drift(&self) -> u64;
 }
 
 /// A key with what should be, what is, and why they differ.
@@ -114,6 +118,8 @@ pub(crate) struct Table<K: Kind> {
     /// The holds that end by themselves, and the ends of sparing.
     timers: BTreeSet<(Instant, K::Key)>,
     contests: Contests<K>,
+    /// What the last reading found otherwise.
+    found: Found<K>,
     told: Told<K>,
 }
 
@@ -126,6 +132,7 @@ impl<K: Kind> Default for Table<K> {
             spared: BTreeMap::new(),
             timers: BTreeSet::new(),
             contests: Contests::default(),
+            found: Found::default(),
             told: Told::default(),
         }
     }
@@ -169,13 +176,16 @@ impl<K: Kind> Table<K> {
     ) -> Vec<K::Key> {
         let Self { tracker, told, .. } = self;
         let mut former = Vec::new();
+        let mut found = Found::default();
         tracker.replace_actual(all, |key, was| {
+            found.note(key, &was);
             let was = was.known();
             if former.len() < contest::MAX {
                 former.extend(was.clone().map(|was| (key.clone(), was)));
             }
             told.note(key, || was);
         });
+        self.found = found;
         self.compare(now, former);
         self.timers.clear();
         self.spared.clear();
@@ -414,6 +424,10 @@ impl<K: Kind> AnyTable for Table<K> {
         alarms
             .map(|(key, alarm)| (self.op(key.clone()), alarm))
             .collect()
+    }
+
+    fn drift(&self) -> u64 {
+        self.drift_len()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The requests, the answers and the feed.
 
 use std::{
+    collections::BTreeSet,
     hash::{BuildHasher, Hasher, RandomState},
     net::IpAddr,
 };
@@ -10,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BpfRoute, Endpoint, FdbKey, Hook, KernelRoute, Link, LinkEvent, LinkProfile, LinkState, Mac,
-    Masquerade, NeighbourKey, ProgramSettings, RouteKey, Rule, Tunnel, TunnelDevice,
+    Masquerade, NeighbourKey, ProgramSettings, RouteKey, Rule, Tunnel, TunnelDevice, view::Kind,
 };
 
 /// The version of everything in this crate that goes over the wire. Both sides must have the same.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// One life of a process: another number means that it has crashed or restarted meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -273,13 +274,17 @@ impl OpError {
     }
 }
 
-/// Changes of interfaces, in the order in which the kernel made them.
+/// Changes of interfaces, in the order in which the kernel made them, and of what else others have
+/// changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feed {
     /// One more than that of the feed before. A gap means that some were lost: say [`Hello`].
     pub seq: u64,
     /// The changes.
     pub events: Vec<LinkEvent>,
+    /// Kinds of state of which others may have changed something that is ours, or is where only ours
+    /// should be: another reading tells what.
+    pub drift: BTreeSet<Kind>,
 }
 
 /// The flow flushes of a batch have ended.

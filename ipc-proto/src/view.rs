@@ -27,6 +27,24 @@ pub enum Kind {
     Attachments,
 }
 
+impl Kind {
+    /// Returns the word for one of them, as programs read it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LinkSettings => "link-settings",
+            Self::TunnelDevices => "tunnel-device",
+            Self::Neighbours => "neighbour",
+            Self::Fdb => "fdb",
+            Self::BpfRoutes => "bpf-route",
+            Self::KernelRoutes => "kernel-route",
+            Self::Rules => "rule",
+            Self::Endpoints => "endpoint",
+            Self::Attachments => "attachment",
+        }
+    }
+}
+
 /// Asks for some rows of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowsRequest {

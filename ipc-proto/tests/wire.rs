@@ -4,7 +4,7 @@
 //! new [`VERSION`].
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-use std::{env, fmt::Write, fs, path::Path};
+use std::{collections::BTreeSet, env, fmt::Write, fs, path::Path};
 
 use ebpf::flags;
 use ipc_proto::{
@@ -277,7 +277,9 @@ fn the_bytes_of_each_message_are_as_recorded() {
         },
     );
     let events = vec![LinkEvent::Set(link_state()), LinkEvent::Gone(link())];
-    golden("feed", &Feed { seq: 18, events });
+    let drift = BTreeSet::from([Kind::Fdb, Kind::KernelRoutes]);
+    let seq = 18;
+    golden("feed", &Feed { seq, events, drift });
     golden(
         "rows_request",
         &RowsRequest {

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use ipc_proto::{Feed, Link, LinkEvent, LinkRole, LinkState};
+use ipc_proto::{Feed, Link, LinkEvent, LinkRole, LinkState, view::Kind};
 
 /// The most changes that wait to be told; beyond that the client must read everything again.
 const MAX_PENDING: usize = 4096;
@@ -22,6 +22,8 @@ pub struct Links {
     pending: BTreeMap<Link, LinkEvent>,
     /// Those that have been down since the last feed, whatever they are at its end.
     went_down: BTreeSet<Link>,
+    /// Of which kinds others have changed something since the last feed.
+    drift: BTreeSet<Kind>,
     seq: u64,
     /// Too much was pending, and all of it was dropped.
     overflowed: bool,
@@ -137,10 +139,15 @@ impl Links {
         self.pending.clear();
     }
 
+    /// Takes in that others have changed something of these kinds.
+    pub fn drift(&mut self, kinds: BTreeSet<Kind>) {
+        self.drift.extend(kinds);
+    }
+
     /// Takes what has not been told yet; what is gone comes first, since its name may be in use
     /// again. After an overflow there is a gap in the numbers.
     pub fn take_feed(&mut self) -> Option<Feed> {
-        if self.pending.is_empty() && !self.overflowed {
+        if self.pending.is_empty() && !self.overflowed && self.drift.is_empty() {
             return None;
         }
         self.seq += 1 + u64::from(std::mem::take(&mut self.overflowed));
@@ -164,6 +171,7 @@ impl Links {
         Some(Feed {
             seq: self.seq,
             events: gone.into_iter().chain(set).collect(),
+            drift: std::mem::take(&mut self.drift),
         })
     }
 
@@ -172,6 +180,8 @@ impl Links {
     pub fn snapshot(&mut self) -> (Vec<LinkState>, u64) {
         self.pending.clear();
         self.went_down.clear();
+        // What is there is read after this.
+        self.drift.clear();
         self.overflowed = false;
         (self.by_index.values().cloned().collect(), self.seq)
     }
@@ -257,6 +267,22 @@ mod tests {
             links.take_feed().unwrap().events,
             [LinkEvent::Set(state(7, "a", true))]
         );
+    }
+
+    #[test]
+    fn what_others_changed_is_told_once_and_not_after_a_reading_that_includes_it() {
+        let kinds = || BTreeSet::from([Kind::KernelRoutes]);
+        let mut links = Links::default();
+        let (_, seq) = links.snapshot();
+        links.drift(kinds());
+        links.drift([Kind::Rules].into());
+        let feed = links.take_feed().unwrap();
+        assert_eq!((feed.seq, feed.events), (seq + 1, Vec::new()));
+        assert_eq!(feed.drift, [Kind::KernelRoutes, Kind::Rules].into());
+        assert_eq!(links.take_feed(), None);
+        links.drift(kinds());
+        assert_eq!(links.snapshot().1, feed.seq);
+        assert_eq!(links.take_feed(), None);
     }
 
     #[test]

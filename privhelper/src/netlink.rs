@@ -4,7 +4,9 @@
 //! asked for is an error that names it.
 
 mod attributes;
+mod made;
 mod neighbour;
+mod others;
 mod route;
 mod routes;
 mod rule;
@@ -23,12 +25,14 @@ use netlink_packet_route::{
 };
 use nix::errno::Errno;
 
+pub use self::others::Others;
 use self::{
+    made::Made,
     routes::{Kernel, Routes},
     socket::{Refused, Request, Requests},
     tunnel::ReadBack,
 };
-use crate::{dataplane::errno_number, links::Links, policy::Policy};
+use crate::{dataplane::errno_number, links::Links, policy::Policy, watch::Watched};
 
 /// Something of the kernel's cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +53,7 @@ fn reading(what: &'static str) -> impl Fn(Errno) -> ReadError {
 pub struct Netlink {
     requests: Requests,
     routes: Routes,
+    made: Made,
     policy: Arc<Policy>,
 }
 
@@ -62,8 +67,18 @@ impl Netlink {
         Ok(Self {
             requests: Requests::open()?,
             routes: Routes::default(),
+            made: Made::default(),
             policy,
         })
+    }
+
+    /// Listens to what others change from now on.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn others(&self, watched: Watched) -> io::Result<Others> {
+        Others::open(Arc::clone(&self.policy), watched, self.made.clone())
     }
 
     /// Sets and clears routes in order and returns what became of each.
@@ -110,6 +125,7 @@ impl Netlink {
             Request::entry(neighbour::fdb(key, *destination), destination.is_some())
         };
         let requests: Vec<Request> = changes.iter().map(message).collect();
+        self.made.write(changes);
         self.entries(&requests, |at| {
             let (key, destination) = changes.get(at)?;
             let name = format!("{} dev {}", key.mac, key.link);
@@ -199,11 +215,19 @@ impl Netlink {
             if let LinkRole::Tunnel(_) = state.role {
                 let dump = neighbour::dump_fdb(&state.link);
                 let message = RouteNetlinkMessage::GetNeighbour(dump);
-                match self.read_entries(&message, links, sink) {
+                let mut read = Vec::new();
+                let mut keep = |item| {
+                    if let Observed::Fdb(key, Some(to)) = &item {
+                        read.push((key.mac, *to));
+                    }
+                    sink(item);
+                };
+                match self.read_entries(&message, links, &mut keep) {
                     // The interface is gone meanwhile.
                     Err(Errno::ENODEV) => {}
                     other => other.map_err(reading("the forwarding entries"))?,
                 }
+                self.made.read(state.link.index, read);
             }
         }
         rule::read(&mut self.requests, &self.policy, sink).map_err(reading("the rules"))?;

@@ -109,6 +109,9 @@ async fn serve(
     let policy = Arc::new(config.policy);
     let (watch, watched) = Watch::start(Arc::clone(&policy)).await?;
     let netlink = Netlink::open(Arc::clone(&policy)).map_err(io("cannot open a netlink socket"))?;
+    let others = netlink
+        .others(watched.clone())
+        .map_err(io("cannot listen to other programs' changes"))?;
     let attachments = Attachments::open(pins, object.programs)?;
     let kernel = Dataplane::new(
         policy,
@@ -154,6 +157,7 @@ async fn serve(
     let watchdog = ping(worker);
     let ended = tokio::select! {
         result = watch.run() => result.map_err(RunError::from),
+        result = others.run() => result.map_err(io("the socket for other programs' changes")),
         result = data_path => result.map_err(io("the data path's socket")),
         result = face => result.map_err(io("the face's socket")),
         () = watchdog => Ok(()),

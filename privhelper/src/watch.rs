@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::BoxStream};
-use ipc_proto::{Link, LinkState, Mac};
+use ipc_proto::{Link, LinkState, Mac, view::Kind};
 use ipnet::IpNet;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::{
@@ -75,6 +75,12 @@ impl Watched {
     /// Waits until the table has changed since this was last waited for.
     pub async fn changed(&self) {
         self.changed.notified().await;
+    }
+
+    /// Has the next feed say that others have changed something of these kinds.
+    pub fn drift(&self, kinds: BTreeSet<Kind>) {
+        self.links().drift(kinds);
+        self.changed.notify_one();
     }
 
     /// Waits until the table is at least as new as this call; not for use on the runtime's thread.

@@ -5,6 +5,8 @@
 
 #[path = "links/device.rs"]
 mod device;
+#[path = "links/others.rs"]
+mod others;
 #[path = "links/peers.rs"]
 mod peers;
 #[path = "links/workloads.rs"]

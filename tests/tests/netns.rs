@@ -12,6 +12,8 @@ mod hostile;
 mod l2;
 #[path = "netns/lookups.rs"]
 mod lookups;
+#[path = "netns/others.rs"]
+mod others;
 #[path = "netns/ownership.rs"]
 mod ownership;
 #[path = "netns/routes.rs"]

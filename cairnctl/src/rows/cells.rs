@@ -33,21 +33,6 @@ pub(super) const fn columns(kind: Kind) -> &'static [&'static str] {
     }
 }
 
-/// Returns what a row of the kind is called.
-pub(super) const fn type_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::LinkSettings => "link-settings",
-        Kind::TunnelDevices => "tunnel-device",
-        Kind::Neighbours => "neighbour",
-        Kind::Fdb => "fdb",
-        Kind::BpfRoutes => "bpf-route",
-        Kind::KernelRoutes => "kernel-route",
-        Kind::Rules => "rule",
-        Kind::Endpoints => "endpoint",
-        Kind::Attachments => "attachment",
-    }
-}
-
 /// Returns what the kind is called.
 pub(super) const fn title(kind: Kind) -> &'static str {
     match kind {

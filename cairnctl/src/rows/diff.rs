@@ -88,7 +88,7 @@ impl Difference {
     fn line(self) -> Vec<String> {
         let none = || "-".to_owned();
         vec![
-            cells::type_name(self.kind).to_owned(),
+            self.kind.name().to_owned(),
             self.key,
             self.desired.unwrap_or_else(none),
             self.actual.unwrap_or_else(none),
@@ -101,7 +101,7 @@ impl Difference {
 
     fn json(self) -> Value {
         json!({
-            "type": cells::type_name(self.kind),
+            "type": self.kind.name(),
             "key": self.key,
             "desired": self.desired,
             "actual": self.actual,

@@ -1,12 +1,12 @@
-//! The order of the interface changes: none twice, none left out, none before its reading. Pure.
+//! The order of what the feed tells: nothing twice, nothing left out, nothing before its reading. Pure.
 
 use std::mem;
 
-use ipc_proto::{Feed, LinkEvent};
+use ipc_proto::Feed;
 
-/// Some interface changes never arrived.
+/// Something of the feed never arrived.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("interface changes were lost: expected number {expected} and got {got}")]
+#[error("changes that the helper told were lost: expected number {expected} and got {got}")]
 pub struct Gap {
     expected: u64,
     got: u64,
@@ -40,7 +40,7 @@ impl FeedOrder {
     /// # Errors
     ///
     /// If some before them were lost.
-    pub fn push(&mut self, feed: Feed) -> Result<Option<Vec<LinkEvent>>, Gap> {
+    pub fn push(&mut self, feed: Feed) -> Result<Option<Feed>, Gap> {
         match self {
             Self::Held(held) => {
                 held.push(feed);
@@ -55,46 +55,40 @@ impl FeedOrder {
     /// # Errors
     ///
     /// If some of those were lost.
-    pub fn follow(&mut self, seq: u64) -> Result<Vec<LinkEvent>, Gap> {
+    pub fn follow(&mut self, seq: u64) -> Result<Vec<Feed>, Gap> {
         let mut last = seq;
-        let mut events = Vec::new();
+        let mut after = Vec::new();
         if let Self::Held(held) = mem::replace(self, Self::Following(seq)) {
             for feed in held.into_iter().filter(|feed| feed.seq > seq) {
-                events.extend(next(&mut last, feed)?);
+                after.push(next(&mut last, feed)?);
             }
         }
         *self = Self::Following(last);
-        Ok(events)
+        Ok(after)
     }
 }
 
-fn next(last: &mut u64, feed: Feed) -> Result<Vec<LinkEvent>, Gap> {
+fn next(last: &mut u64, feed: Feed) -> Result<Feed, Gap> {
     let expected = last.wrapping_add(1);
     if feed.seq != expected {
         let got = feed.seq;
         return Err(Gap { expected, got });
     }
     *last = expected;
-    Ok(feed.events)
+    Ok(feed)
 }
 
 #[cfg(test)]
 mod tests {
-    use ipc_proto::Link;
+    use std::collections::BTreeSet;
 
     use super::*;
-
-    fn event(n: u64) -> LinkEvent {
-        LinkEvent::Gone(Link {
-            index: u32::try_from(n).unwrap(),
-            name: "cali1".parse().unwrap(),
-        })
-    }
 
     fn feed(seq: u64) -> Feed {
         Feed {
             seq,
-            events: vec![event(seq)],
+            events: Vec::new(),
+            drift: BTreeSet::new(),
         }
     }
 
@@ -104,12 +98,12 @@ mod tests {
         for seq in 3..=6 {
             assert_eq!(order.push(feed(seq)), Ok(None));
         }
-        assert_eq!(order.follow(4), Ok(vec![event(5), event(6)]));
-        assert_eq!(order.push(feed(7)), Ok(Some(vec![event(7)])));
+        assert_eq!(order.follow(4), Ok(vec![feed(5), feed(6)]));
+        assert_eq!(order.push(feed(7)), Ok(Some(feed(7))));
         order.hold();
         assert_eq!(order.push(feed(8)), Ok(None));
         assert_eq!(order.follow(8), Ok(vec![]));
-        assert_eq!(order.push(feed(9)), Ok(Some(vec![event(9)])));
+        assert_eq!(order.push(feed(9)), Ok(Some(feed(9))));
     }
 
     #[test]

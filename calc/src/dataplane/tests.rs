@@ -5,9 +5,9 @@
     reason = "one event is expected at a time"
 )]
 
-use std::future::Future;
+use std::{collections::BTreeSet, future::Future};
 
-use ipc_proto::{BatchId, BpfRoute, Lane, Lease, Link, LinkRole, LinkState, Op, Step};
+use ipc_proto::{BatchId, BpfRoute, Lane, Lease, Link, LinkEvent, LinkRole, LinkState, Op, Step};
 use tempfile::TempDir;
 use tokio::{net::UnixListener, time::timeout};
 
@@ -63,7 +63,7 @@ impl Bench {
 
     async fn links(&mut self) -> Vec<LinkEvent> {
         match self.event().await {
-            Event::Links(events) => events,
+            Event::Feed(feed) => feed.events,
             other => panic!("{other:?}"),
         }
     }
@@ -89,7 +89,8 @@ fn link(index: u32) -> Link {
 
 fn feed(seq: u64) -> Feed {
     let events = vec![LinkEvent::Gone(link(u32::try_from(seq).unwrap()))];
-    Feed { seq, events }
+    let drift = BTreeSet::new();
+    Feed { seq, events, drift }
 }
 
 fn set(lease: Lease) -> Batch {

@@ -19,18 +19,13 @@ use crate::reading::All;
 /// How long a route is spared where nothing else is said; that of Felix.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// How long after a reading there is another for the sake of new links.
-const READINGS: Duration = Duration::from_secs(1);
-
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Grace {
     period: Duration,
     /// Until when, by the index of the link; none where it is over.
     links: BTreeMap<u32, Option<Instant>>,
-    /// When all was read, if it was.
-    read: Option<Instant>,
-    /// Whether something was asked for since then.
+    /// Whether something was asked for since all was read.
     went_on: bool,
     /// Whether all is to be read: the grace of a link has ended, on which a plugin may have made a route
     /// since the last reading.
@@ -48,7 +43,6 @@ impl Grace {
         Self {
             period,
             links: BTreeMap::new(),
-            read: None,
             went_on: false,
             due: false,
         }
@@ -70,7 +64,7 @@ impl Grace {
     /// Takes in all interfaces that there are.
     pub(super) fn all(&mut self, now: Instant, states: &[LinkState]) {
         let former = std::mem::take(&mut self.links);
-        (self.read, self.went_on, self.due) = (Some(now), false, false);
+        (self.went_on, self.due) = (false, false);
         for state in states {
             match former.get(&state.link.index) {
                 Some(until) => drop(self.links.insert(state.link.index, *until)),
@@ -108,15 +102,14 @@ impl Grace {
         }
     }
 
-    /// Returns when all is to be read for the sake of new links.
-    pub(super) fn reading(&self) -> Option<Instant> {
-        self.read?.checked_add(READINGS).filter(|_| self.due)
+    /// Returns whether all is to be read for the sake of new links.
+    pub(super) fn is_due(&self) -> bool {
+        self.due
     }
 
-    /// Returns when there is something to do if nothing happens.
+    /// Returns when the next grace ends.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let ends = self.links.values().copied().flatten();
-        ends.chain(self.reading()).min()
+        self.links.values().copied().flatten().min()
     }
 
     /// Returns which of the routes that were read are to be spared, and until when.

@@ -62,22 +62,28 @@ impl Links {
             }
             LinkEvent::Set(state) => {
                 tables.retry_on(&state.link);
-                let link = state.link.clone();
-                let Some(before) = self.states.insert(link.clone(), state.clone()) else {
-                    self.renamed |= self.left.remove(&link.index);
+                let Some(before) = self.states.insert(state.link.clone(), state.clone()) else {
+                    self.renamed |= self.left.remove(&state.link.index);
                     return None;
                 };
-                let addresses: BTreeSet<IpAddr> = addresses(&before)
-                    .difference(&addresses(&state))
-                    .copied()
-                    .collect();
-                (drops(&before, &state) || !addresses.is_empty()).then_some(Doubt {
-                    link,
-                    gone: false,
-                    addresses,
-                })
+                lost(&before, &state)
             }
         }
+    }
+
+    /// Returns what has become doubtful by changes that nobody told of before these were read.
+    pub(super) fn lost_by(&self, read: &[LinkState]) -> Vec<Doubt> {
+        let read: BTreeMap<&Link, &LinkState> =
+            read.iter().map(|state| (&state.link, state)).collect();
+        let doubt = |before: &LinkState| match read.get(&before.link) {
+            Some(state) => lost(before, state),
+            None => Some(Doubt {
+                link: before.link.clone(),
+                gone: true,
+                addresses: addresses(before),
+            }),
+        };
+        self.states.values().filter_map(doubt).collect()
     }
 
     /// Takes in that all that was told at a time has been heard, and returns whether something
@@ -98,6 +104,19 @@ impl Links {
         let devices = states.filter(|state| state.role == LinkRole::Tunnel(tunnel));
         devices.max_by_key(|state| (state.up, state.link.index))
     }
+}
+
+/// Returns what has become doubtful by the change of an interface that is still there.
+fn lost(before: &LinkState, state: &LinkState) -> Option<Doubt> {
+    let addresses: BTreeSet<IpAddr> = addresses(before)
+        .difference(&addresses(state))
+        .copied()
+        .collect();
+    (drops(before, state) || !addresses.is_empty()).then(|| Doubt {
+        link: state.link.clone(),
+        gone: false,
+        addresses,
+    })
 }
 
 /// Returns whether the kernel drops what hangs on an interface when it changes so.

@@ -4,6 +4,7 @@ use std::{fmt, net::IpAddr, time::Duration};
 
 use ipc_proto::{Op, OpError};
 
+use super::readings::Drift;
 use crate::table::Alarm;
 
 /// A key that fails, or no longer does.
@@ -17,6 +18,8 @@ pub enum Notice {
     FlowsKept(IpAddr, Option<OpError>),
     /// Those flows are forgotten after all.
     FlowsForgotten(IpAddr),
+    /// Others have changed, removed or added so many of a kind.
+    Drift(Drift),
     /// So many more of these; the rows of the tables have them all.
     More(usize),
 }
@@ -43,6 +46,17 @@ impl fmt::Display for Notice {
                 write!(
                     f,
                     "the flows of the former owner of {address} are forgotten"
+                )
+            }
+            Self::Drift(drift) => {
+                let counts = drift
+                    .iter()
+                    .map(|(kind, count)| format!("{count} {}", kind.name()));
+                write!(
+                    f,
+                    "others have changed what is kept here, and it is put right: {} (see who does it: \
+                     ip monitor all)",
+                    counts.collect::<Vec<_>>().join(", ")
                 )
             }
             Self::More(more) => write!(f, "and {more} more; see the rows of the tables"),

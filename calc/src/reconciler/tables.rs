@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use super::{
     devices::Finding,
     links::Doubt,
+    readings::Drift,
     steps::{At, Steps, hops},
 };
 use crate::{
@@ -195,7 +196,8 @@ impl Tables {
 
     /// Returns what others undo again and again, by what would make it.
     pub(super) fn contested(&self) -> impl Iterator<Item = (Op, &Alarm)> {
-        self.all().into_iter().flat_map(AnyTable::contested)
+        let all = self.all().into_iter();
+        all.flat_map(|(_, table)| table.contested())
     }
 
     /// Tries again what failed on an interface.
@@ -235,7 +237,7 @@ impl Tables {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.all()
             .into_iter()
-            .filter_map(AnyTable::poll_timeout)
+            .filter_map(|(_, table)| table.poll_timeout())
             .min()
     }
 
@@ -398,7 +400,19 @@ impl Tables {
         let zero = Counts::default();
         self.all()
             .into_iter()
-            .fold(zero, |sum, table| sum + table.counts(sweep))
+            .fold(zero, |sum, (_, table)| sum + table.counts(sweep))
+    }
+
+    /// Returns how much of each kind the last reading found that others have changed.
+    pub(super) fn drift(&self) -> Drift {
+        let mut drift = Drift::new();
+        for (kind, table) in self.all() {
+            let count = table.drift();
+            if count > 0 {
+                *drift.entry(kind).or_default() += count;
+            }
+        }
+        drift
     }
 
     /// Returns rows of a table, as `page` says; what nobody wants stays unless it `sweep`s.
@@ -460,18 +474,18 @@ impl Tables {
         })
     }
 
-    fn all(&self) -> [&dyn AnyTable; 10] {
+    fn all(&self) -> [(view::Kind, &dyn AnyTable); 10] {
         [
-            &self.link_settings,
-            &self.tunnel_devices,
-            &self.neighbours,
-            &self.fdb,
-            &self.bpf_v4,
-            &self.bpf_v6,
-            &self.kernel_routes,
-            &self.rules,
-            &self.endpoints,
-            &self.attachments,
+            (view::Kind::LinkSettings, &self.link_settings),
+            (view::Kind::TunnelDevices, &self.tunnel_devices),
+            (view::Kind::Neighbours, &self.neighbours),
+            (view::Kind::Fdb, &self.fdb),
+            (view::Kind::BpfRoutes, &self.bpf_v4),
+            (view::Kind::BpfRoutes, &self.bpf_v6),
+            (view::Kind::KernelRoutes, &self.kernel_routes),
+            (view::Kind::Rules, &self.rules),
+            (view::Kind::Endpoints, &self.endpoints),
+            (view::Kind::Attachments, &self.attachments),
         ]
     }
 }

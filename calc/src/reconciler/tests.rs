@@ -7,6 +7,7 @@
 )]
 
 mod contests;
+mod drift;
 mod failures;
 mod grace;
 mod links;
@@ -28,6 +29,8 @@ struct Bench {
     calc: Reconciler,
     now: Instant,
     batch: Option<BatchId>,
+    /// What was told of others.
+    drift: Vec<Drift>,
 }
 
 impl Bench {
@@ -44,6 +47,7 @@ impl Bench {
             calc: Reconciler::default(),
             now: Instant::now(),
             batch: None,
+            drift: Vec::new(),
         }
     }
 
@@ -72,6 +76,13 @@ impl Bench {
             feed: 0,
         };
         self.handle(Input::Welcome(welcome, observed.into_iter().collect()));
+        self.calc.notices.retain(|notice| match notice {
+            Notice::Drift(drift) => {
+                self.drift.push(drift.clone());
+                false
+            }
+            _ => true,
+        });
     }
 
     fn handle(&mut self, input: Input) {

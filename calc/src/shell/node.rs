@@ -132,12 +132,16 @@ impl Node {
             }
             dataplane::Event::Ack(ack) => Input::Ack(ack),
             dataplane::Event::Flushed(done) => Input::Flushed(done),
-            dataplane::Event::Links(events) => {
-                for event in events {
+            dataplane::Event::Feed(feed) => {
+                for event in feed.events {
                     self.reconciler.handle(now, Input::Link(event.clone()));
                     self.calculator.handle(Event::Link(event));
                 }
-                return;
+                if feed.drift.is_empty() {
+                    return;
+                }
+                tracing::debug!(kinds = ?feed.drift, "others have changed something");
+                Input::Drift
             }
         };
         self.reconciler.handle(now, input);
@@ -283,7 +287,7 @@ impl Node {
                 tracing::info!("{notice}");
                 self.failing.remove(&Notice::subject(op));
             }
-            Notice::FlowsForgotten(_) => tracing::info!("{notice}"),
+            Notice::FlowsForgotten(_) | Notice::Drift(_) => tracing::info!("{notice}"),
             Notice::FlowsKept(..) | Notice::More(_) => tracing::warn!("{notice}"),
         }
     }
@@ -346,6 +350,7 @@ impl Node {
             pending: counts.pending,
             held: counts.held + counts.contested,
             resyncs: self.resyncs,
+            drift: self.reconciler.drift().clone(),
             problems,
         };
         self.status.send_if_modified(|published| {

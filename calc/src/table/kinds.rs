@@ -71,6 +71,7 @@ pub(crate) struct Neighbours;
 impl Kind for Neighbours {
     type Key = NeighbourKey;
     type Value = Mac;
+    const WATCHED: bool = true;
 
     fn op(key: NeighbourKey, value: Option<Mac>) -> Op {
         Op::Neighbour(key, value)
@@ -88,6 +89,7 @@ pub(crate) struct Fdb;
 impl Kind for Fdb {
     type Key = FdbKey;
     type Value = IpAddr;
+    const WATCHED: bool = true;
 
     fn op(key: FdbKey, value: Option<IpAddr>) -> Op {
         Op::Fdb(key, value)
@@ -124,6 +126,7 @@ pub(crate) struct KernelRoutes;
 impl Kind for KernelRoutes {
     type Key = RouteKey;
     type Value = KernelRoute;
+    const WATCHED: bool = true;
 
     fn op(key: RouteKey, value: Option<KernelRoute>) -> Op {
         Op::KernelRoute(key, value)
@@ -141,6 +144,7 @@ pub(crate) struct Rules;
 impl Kind for Rules {
     type Key = Rule;
     type Value = ();
+    const WATCHED: bool = true;
 
     fn op(key: Rule, value: Option<()>) -> Op {
         Op::Rule(key, value.is_some())

@@ -67,6 +67,10 @@ pub trait Calc1 {
     /// Whether the kernel holds all that the datastore asks for.
     #[zbus(property)]
     fn in_sync(&self) -> zbus::Result<bool>;
+    /// How much a reading found otherwise than it was known to be, by the name of its
+    /// [kind](crate::view::Kind).
+    #[zbus(property)]
+    fn drift(&self) -> zbus::Result<BTreeMap<String, u64>>;
 }
 
 /// What the helper shows.

@@ -1,4 +1,5 @@
-//! The commands of bpf(2) that aya does not have: batches here, links in [`link`].
+//! The commands of bpf(2) that aya does not have: batches here, links in [`link`]; and the programs in
+//! front of sockets, in [`filter`].
 //!
 //! Sound because [`RawMap`] asks the kernel itself for the sizes of keys and values, and never names
 //! more elements than its buffers hold.
@@ -7,6 +8,7 @@
     reason = "a raw system call with pointers into buffers of checked length"
 )]
 
+pub(crate) mod filter;
 pub(crate) mod link;
 
 use std::os::fd::{AsFd, AsRawFd};

@@ -3,6 +3,8 @@
 //! Reports of routes come by the ten thousands; reading them in place costs a fraction of what
 //! objects for each attribute would.
 
+use std::net::IpAddr;
+
 /// Bits of an attribute's type that say something of its content.
 const FLAGS: u16 = 0xc000;
 /// The length of an attribute's header in bytes.
@@ -27,6 +29,14 @@ pub(super) fn push(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(value);
     bytes.resize(bytes.len().next_multiple_of(4), 0);
+}
+
+/// Reads an address of either family.
+pub(super) fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(bytes) = <[u8; 4]>::try_from(bytes) {
+        return Some(bytes.into());
+    }
+    Some(<[u8; 16]>::try_from(bytes).ok()?.into())
 }
 
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {

@@ -11,10 +11,11 @@ use netlink_packet_route::{
     route::RouteType,
 };
 
+use super::attributes;
 use crate::links::Links;
 
 /// `NUD_PERMANENT`; other bits may be set besides.
-const PERMANENT: u16 = 0x80;
+pub(super) const PERMANENT: u16 = 0x80;
 
 /// Lays out a neighbour; without a hardware address, to delete it.
 pub(super) fn neighbour(key: &NeighbourKey, mac: Option<Mac>) -> NeighbourMessage {
@@ -112,11 +113,7 @@ fn ip(address: &NeighbourAddress) -> Option<IpAddr> {
         NeighbourAddress::Inet(address) => Some(IpAddr::V4(*address)),
         NeighbourAddress::Inet6(address) => Some(IpAddr::V6(*address)),
         // A bridge's table does not say of which family it is.
-        NeighbourAddress::Other(bytes) => match bytes.len() {
-            4 => Some(IpAddr::from(<[u8; 4]>::try_from(bytes.as_slice()).ok()?)),
-            16 => Some(IpAddr::from(<[u8; 16]>::try_from(bytes.as_slice()).ok()?)),
-            _ => None,
-        },
+        NeighbourAddress::Other(bytes) => attributes::ip(bytes),
         _ => None,
     }
 }

@@ -3,7 +3,10 @@
 //! Every request gets its own outcome. Nothing waits for ever: a kernel that does not answer in
 //! time costs the socket, and whoever asked is told so.
 
-use std::io;
+use std::{
+    io,
+    sync::atomic::{AtomicU16, Ordering},
+};
 
 use libc::{RTM_DELROUTE, RTM_NEWROUTE};
 use netlink_packet_core::{
@@ -12,7 +15,7 @@ use netlink_packet_core::{
     NetlinkSerializable,
 };
 use netlink_packet_route::{RouteNetlinkMessage, neighbour::NeighbourMessage};
-use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::{
     errno::Errno,
     sys::{
@@ -35,6 +38,12 @@ const HEADER: usize = 16;
 const TIMEOUT: i64 = 10;
 /// How often a dump that was disturbed is started again.
 const DUMPS: u32 = 4;
+
+/// The ports of these sockets are in a range of their own, which the kernel gives to nobody who does
+/// not ask for it: by its writer's port a change is known as the helper's.
+pub(super) const PORTS: u32 = 0x0ca1_0000;
+/// The bits of a port that tell.
+pub(super) const PORTS_MASK: u32 = 0xffff_0000;
 
 /// A change to be made.
 #[derive(Clone, Debug)]
@@ -399,7 +408,7 @@ impl Requests {
 
 fn open() -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
+    bind(&mut socket)?;
     socket.set_cap_ack(true)?;
     socket.set_ext_ack(true)?;
     socket.set_netlink_get_strict_chk(true)?;
@@ -409,6 +418,19 @@ fn open() -> io::Result<Socket> {
     setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)?;
     setsockopt(&socket, sockopt::SndBufForce, &BUFFER)?;
     Ok(socket)
+}
+
+/// Takes the next port that is free.
+fn bind(socket: &mut Socket) -> io::Result<()> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    for _ in 0..=u16::MAX {
+        let port = PORTS | u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        match socket.bind(&SocketAddr::new(port, 0)) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            other => return other,
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
 }
 
 /// Adds a message, and fills up to where the next one may start.

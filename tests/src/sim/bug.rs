@@ -35,11 +35,13 @@ pub enum Bug {
     FlushSkipped,
     /// A flush counts as done once it is asked for.
     FlushNotAwaited,
+    /// The reconciler does not hear of what others change.
+    DriftUnheard,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::AckOfOlder,
         Self::FeedLost,
         Self::OldLease,
@@ -56,5 +58,6 @@ impl Bug {
         Self::FailureUnheard,
         Self::FlushSkipped,
         Self::FlushNotAwaited,
+        Self::DriftUnheard,
     ];
 }

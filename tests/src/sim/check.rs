@@ -20,9 +20,10 @@ use super::{
 };
 
 /// Longer than anything waits, several times over.
-const PATIENCE: Duration = Duration::from_secs(200);
-/// As long as the longest wait after a failure, the longest after that, and a repair must stand for.
-const LAST_TRIES: Duration = Duration::from_secs(125);
+const PATIENCE: Duration = Duration::from_secs(260);
+/// As long as the longest wait for a reading, after a failure, the longest after that, and a repair must
+/// stand for.
+const LAST_TRIES: Duration = Duration::from_secs(185);
 /// More rounds than anything takes without time passing.
 const MAX_ROUNDS: u32 = 2000;
 

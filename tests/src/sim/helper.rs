@@ -124,6 +124,8 @@ impl Helper {
             remembered: BTreeMap::new(),
         };
         helper.read_links(kernel, policy);
+        // It listens from now on.
+        kernel.others.clear();
         helper
     }
 
@@ -136,9 +138,10 @@ impl Helper {
         self.job.is_some() || !self.arrivals.is_empty() || !self.flushes.is_empty()
     }
 
-    /// Reads the interfaces, and returns what is to be told of them.
+    /// Reads the interfaces, and returns what is to be told of them and of others.
     pub(super) fn watch(&mut self, kernel: &mut Kernel, policy: &Policy) -> Option<Feed> {
         self.read_links(kernel, policy);
+        self.links.drift(mem::take(&mut kernel.others));
         self.links.take_feed()
     }
 

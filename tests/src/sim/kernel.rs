@@ -11,7 +11,9 @@ use std::{
     net::IpAddr,
 };
 
-use ipc_proto::{BpfTarget, IfName, LinkProfile, Mac, Op, RouteKey, RouteKind, Table, Tunnel};
+use ipc_proto::{
+    BpfTarget, IfName, LinkProfile, Mac, Op, RouteKey, RouteKind, Table, Tunnel, view::Kind,
+};
 use ipnet::IpNet;
 
 pub(super) use self::read::is_ours;
@@ -141,6 +143,16 @@ pub(super) fn lead(op: &Op) -> Option<(IpAddr, u32)> {
 }
 
 impl Key {
+    /// Returns the kind, if the kernel tells who listens of its changes.
+    pub(super) fn told(&self) -> Option<Kind> {
+        match self {
+            Self::Neighbour(..) => Some(Kind::Neighbours),
+            Self::Fdb(..) => Some(Kind::Fdb),
+            Self::Route(_) => Some(Kind::KernelRoutes),
+            Self::Settings(_) | Self::Tunnel(_) | Self::Bpf(_) => None,
+        }
+    }
+
     pub(super) fn of(op: &Op) -> Option<Self> {
         Some(match op {
             Op::LinkSettings(link, _) => Self::Settings(link.index),
@@ -183,6 +195,8 @@ pub(super) struct Kernel {
     pub(super) disturbed: Disturbed,
     /// What somebody has changed and nobody has put right.
     pub(super) drifted: BTreeSet<Key>,
+    /// Of which kinds others have changed something, as far as the kernel tells that.
+    pub(super) others: BTreeSet<Kind>,
     /// Interfaces of which something went away with their state.
     pub(super) losses: BTreeSet<u32>,
     /// Interfaces that were said to be down.
@@ -204,6 +218,7 @@ impl Kernel {
             bpf_max_entries,
             disturbed: Disturbed::default(),
             drifted: BTreeSet::new(),
+            others: BTreeSet::new(),
             losses: BTreeSet::new(),
             falls: BTreeSet::new(),
             next_index: 1,

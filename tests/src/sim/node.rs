@@ -7,7 +7,7 @@ use std::{
 };
 
 use calc::{Calculator, FeedOrder, Input, Output, Page, Reconciler, event::Event};
-use ipc_proto::{Ack, Batch, BatchId, FlowsDone, Lane, LinkEvent, Observed, Op, OpError, view};
+use ipc_proto::{Ack, Batch, BatchId, Feed, FlowsDone, Lane, Observed, Op, OpError, view};
 use ipnet::IpNet;
 
 use super::{
@@ -145,8 +145,8 @@ impl Node {
                 if self.bug == Some(Bug::FeedLost) && feed.seq % 7 == 0 {
                     feed.events.clear();
                 }
-                let events = self.order.push(feed).map_err(|_gap| "gap")?;
-                self.links(now, events.unwrap_or_default());
+                let feed = self.order.push(feed).map_err(|_gap| "gap")?;
+                self.feeds(now, feed);
             }
             Message::Ack(mut ack) => {
                 // As on D-Bus, an answer tells which request it is for.
@@ -189,7 +189,7 @@ impl Node {
                     .collect();
                 self.calculator.handle(Event::Links(links));
                 self.handle(now, Input::Welcome(welcome, observed.into_iter().collect()));
-                self.links(now, held);
+                self.feeds(now, held);
             }
         }
         Ok(())
@@ -212,13 +212,18 @@ impl Node {
         self.ack(now, ack);
     }
 
-    fn links(&mut self, now: Instant, events: Vec<LinkEvent>) {
-        for event in events {
-            if self.bug != Some(Bug::FlapUnheard) {
-                self.handle(now, Input::Link(event.clone()));
+    fn feeds(&mut self, now: Instant, feeds: impl IntoIterator<Item = Feed>) {
+        for feed in feeds {
+            for event in feed.events {
+                if self.bug != Some(Bug::FlapUnheard) {
+                    self.handle(now, Input::Link(event.clone()));
+                }
+                self.calculator.handle(Event::Link(event));
+                self.stirred = true;
             }
-            self.calculator.handle(Event::Link(event));
-            self.stirred = true;
+            if !feed.drift.is_empty() && self.bug != Some(Bug::DriftUnheard) {
+                self.handle(now, Input::Drift);
+            }
         }
     }
 

@@ -1,6 +1,9 @@
 //! The neighbours and forwarding entries of other nodes' ends of the tunnel.
 
-use tests::world::Node;
+use tests::{
+    netns::shell,
+    world::{Node, Process},
+};
 
 use super::{VXLAN, index, is_again, lacks, listen, shows, test};
 
@@ -188,6 +191,9 @@ fn a_reading_removes_what_is_stray_and_leaves_what_is_learned() {
             let others = learned();
             assert!(others.contains("10.244.9.1") && others.contains("10.244.9.2"));
             let zero = "00:00:00:00:00:00";
+            // It hears of each change; this one reading is to find all.
+            let calc = node.pid(Process::Calc);
+            shell(&format!("kill -STOP {calc}"));
             for line in [
                 // Strays: a peer that is none, three ends with one address, no address at all.
                 format!("ip neigh add 10.244.8.1 lladdr {MAC} dev vxlan.calico nud permanent"),
@@ -210,6 +216,7 @@ fn a_reading_removes_what_is_stray_and_leaves_what_is_learned() {
                 node.netns.run(&line);
             }
             assert_eq!(node.netns.run(FDB).matches(zero).count(), 2);
+            shell(&format!("kill -CONT {calc}"));
             // One reading, and what it asks for.
             assert!(node.cairnctl("resync").status().unwrap().success());
             is_again(node, &before);

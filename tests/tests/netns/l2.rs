@@ -10,7 +10,7 @@ use tests::{
 
 use super::{address, routes::world, sorted, test};
 
-fn device(tunnel: Tunnel) -> TunnelDevice {
+pub(super) fn device(tunnel: Tunnel) -> TunnelDevice {
     let (local, own) = match tunnel {
         Tunnel::VxlanV4 => ("192.0.2.1", "10.1.0.0"),
         Tunnel::VxlanV6 => ("2001:db8::1", "fd00:1::"),

@@ -26,7 +26,7 @@ pub(super) async fn world() -> (Helper, Calc) {
     (helper, calc)
 }
 
-fn hop(name: &str, via: Option<&str>, onlink: bool) -> Hop {
+pub(super) fn hop(name: &str, via: Option<&str>, onlink: bool) -> Hop {
     Hop {
         link: link(name),
         via: via.map(address),
@@ -34,7 +34,7 @@ fn hop(name: &str, via: Option<&str>, onlink: bool) -> Hop {
     }
 }
 
-fn route(kind: RouteKind, protocol: Protocol) -> KernelRoute {
+pub(super) fn route(kind: RouteKind, protocol: Protocol) -> KernelRoute {
     KernelRoute {
         kind,
         protocol,
@@ -43,7 +43,7 @@ fn route(kind: RouteKind, protocol: Protocol) -> KernelRoute {
     }
 }
 
-fn key(text: &str, metric: u32) -> RouteKey {
+pub(super) fn key(text: &str, metric: u32) -> RouteKey {
     RouteKey::new(Table::Main, prefix(text), metric)
 }
 

@@ -268,30 +268,53 @@ fn state_down() -> LinkState {
 
 #[test]
 fn what_every_reading_finds_undone_is_told_and_no_longer_when_it_stands() {
-    let mut bench = Bench::new(vec![observed(route(true))]);
-    bench.want(&route(true));
+    let entry = bpf(1, Some(1));
+    let mut bench = Bench::new(vec![observed(entry.clone())]);
+    bench.want(&entry);
     for undone in 1..=3 {
         assert_eq!(bench.contested().len(), 0, "{undone}");
         bench.pass(90_000);
         bench.handle(Input::Resync);
         bench.welcome(Vec::new());
         // At once: it is read rarely enough.
-        assert_eq!(bench.ops(), [route(true)]);
+        assert_eq!(bench.ops(), std::slice::from_ref(&entry));
         bench.ack(Vec::new());
     }
     let [line] = bench.contested().try_into().unwrap();
-    let told = "kernel route 10.9.0.0/16 metric 0 in table Main: another program undoes it again \
-                and again (3 times within 180s; last: was removed)";
+    let told = "BPF route 10.0.1.0/24: another program undoes it again and again (3 times within \
+                180s; last: was removed)";
     assert!(line.starts_with(told), "{line}");
-    assert!(line.ends_with("(ip monitor route rule)"), "{line}");
+    assert!(
+        line.ends_with("another network agent on this host"),
+        "{line}"
+    );
     // It is not known to stand before it is read.
     bench.pass(600_000);
     assert_eq!(bench.poll(), None);
     assert_eq!(bench.contested().len(), 1);
     bench.handle(Input::Resync);
-    bench.welcome(vec![observed(route(true))]);
+    bench.welcome(vec![observed(entry)]);
     assert_eq!(bench.poll(), None);
     assert_eq!(bench.contested().len(), 0);
+}
+
+#[test]
+fn a_route_that_others_remove_as_soon_as_it_is_made_waits_ever_longer() {
+    let mut bench = Bench::new(vec![observed(route(true))]);
+    bench.want(&route(true));
+    for wait in [0, 500, 1000, 2000] {
+        bench.handle(Input::Resync);
+        bench.welcome(Vec::new());
+        if wait > 0 {
+            bench.pass(wait - 1);
+            assert_eq!(bench.poll(), None, "{wait}");
+            bench.pass(1);
+        }
+        assert_eq!(bench.ops(), [route(true)], "{wait}");
+        bench.ack(Vec::new());
+    }
+    let [line] = bench.contested().try_into().unwrap();
+    assert!(line.ends_with("(ip monitor route rule)"), "{line}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What subscribers of the real face hear, beside what the helper holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::{Stream, StreamExt};
 use ipc_proto::{Feed, Link, LinkEvent, LinkRole, LinkState, bus::RouteRow};
@@ -58,7 +58,8 @@ async fn snapshot(calc: &Calc1Proxy<'_>) -> (u64, Vec<String>, BTreeMap<String, 
 
 async fn feed(connection: &Connection, seq: u64, state: LinkState) {
     let events = vec![LinkEvent::Set(state)];
-    signal(connection, &Feed { seq, events }).await;
+    let drift = BTreeSet::new();
+    signal(connection, &Feed { seq, events, drift }).await;
 }
 
 fn in_kernel(helper: &Helper) -> BTreeMap<String, RouteRow> {

@@ -10,7 +10,7 @@ use libc::{
     RTN_LOCAL, RTN_PROHIBIT, RTN_THROW, RTN_UNICAST, RTN_UNREACHABLE,
 };
 
-use super::super::attributes::{attributes, push, u16_at, u32_at};
+use super::super::attributes::{attributes, ip, push, u16_at, u32_at};
 use crate::{
     links::Links,
     policy::{Found, Policy},
@@ -132,37 +132,55 @@ impl<'a> Report<'a> {
 
     /// Tells whose it is and what it does.
     pub(in super::super) fn standing(&self, policy: &Policy, links: &Links) -> Standing {
+        self.found(links, |found| {
+            let route = || {
+                let kind = self
+                    .kind(links)
+                    .filter(|kind| !self.odd && self.fits(kind))?;
+                Some(KernelRoute {
+                    kind,
+                    protocol: policy.protocol_of(found),
+                    source: self.source,
+                    mtu: self.mtu,
+                })
+            };
+            let ours = policy.owns(found);
+            Standing {
+                ours,
+                route: if ours { route() } else { None },
+            }
+        })
+    }
+
+    /// Tells whether it is ours.
+    pub(in super::super) fn is_ours(&self, policy: &Policy, links: &Links) -> bool {
+        self.found(links, |found| policy.owns(found))
+    }
+
+    /// Tells `use_it` what tells whose it is.
+    fn found<T>(&self, links: &Links, use_it: impl FnOnce(&Found<'_>) -> T) -> T {
         let role = |index: u32| {
             let state = links.by_index(index);
             state.map_or(LinkRole::Other, |state| state.role)
         };
-        let outputs: Vec<LinkRole> = match (refuses(self.kind), self.hops) {
-            (true, _) => Vec::new(),
-            (false, Some(bytes)) => hops(bytes).map(|hop| role(hop.index)).collect(),
-            (false, None) => self.oif.map(role).into_iter().collect(),
+        let (one, many): (Option<LinkRole>, Vec<LinkRole>);
+        let outputs = match (refuses(self.kind), self.hops) {
+            (true, _) => &[],
+            (false, Some(bytes)) => {
+                many = hops(bytes).map(|hop| role(hop.index)).collect();
+                many.as_slice()
+            }
+            (false, None) => {
+                one = self.oif.map(role);
+                one.as_slice()
+            }
         };
-        let found = Found {
+        use_it(&Found {
             table: self.key.table,
             prefix: self.key.prefix,
             protocol: self.protocol,
-            outputs: &outputs,
-        };
-        let route = || {
-            let kind = self
-                .kind(links)
-                .filter(|kind| !self.odd && self.fits(kind))?;
-            Some(KernelRoute {
-                kind,
-                protocol: policy.protocol_of(&found),
-                source: self.source,
-                mtu: self.mtu,
-            })
-        };
-        let ours = policy.owns(&found);
-        Standing {
-            ours,
-            route: if ours { route() } else { None },
-        }
+            outputs,
+        })
     }
 
     /// Describes it to the operator.
@@ -300,11 +318,4 @@ fn without_state(ways: &[u8]) -> Vec<u8> {
         at += length.next_multiple_of(4);
     }
     ways
-}
-
-fn ip(bytes: &[u8]) -> Option<IpAddr> {
-    if let Ok(bytes) = <[u8; 4]>::try_from(bytes) {
-        return Some(bytes.into());
-    }
-    Some(<[u8; 16]>::try_from(bytes).ok()?.into())
 }

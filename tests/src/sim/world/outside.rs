@@ -196,8 +196,11 @@ impl World {
                 self.watchman.fault();
             }
             self.kernel.disturbed.keys.insert(key.clone());
+            match key.told() {
+                Some(kind) => drop(self.kernel.others.insert(kind)),
+                None => self.drifted = true,
+            }
             self.kernel.drifted.insert(key);
-            self.drifted = true;
             self.tally.add("drift");
         }
     }
