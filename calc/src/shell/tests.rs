@@ -2,7 +2,7 @@
 
 mod consumers;
 
-use std::{fs, future::Future, time::Duration};
+use std::{fs, future::Future, num::NonZeroU16, time::Duration};
 
 use ipc_proto::{
     BpfRoute,
@@ -49,6 +49,8 @@ fn config(dir: &TempDir, interval: Option<Duration>) -> (Config, UnixListener) {
         runtime_dir: dir.path().to_owned(),
         route_refresh_interval: interval,
         route_cleanup_grace_period: Duration::ZERO,
+        apply_burst: NonZeroU16::new(10).unwrap(),
+        apply_interval: Duration::from_millis(100),
         workload_table: crate::WorkloadTable::Main,
         face_users: Vec::new(),
     };
