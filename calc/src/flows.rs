@@ -16,12 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ipc_proto::{
-    Batch, BatchId, FlowsDone, Lane, Lease, LinkRole, LinkState, Observed, Op, OpError, Step,
-};
+use ipc_proto::{Batch, BatchId, FlowsDone, Lane, Lease, LinkRole, LinkState, Op, OpError, Step};
 
 pub(crate) use self::owner::{Owner, Pods, is_pods, of_bpf, of_kernel};
-use crate::{delta::Actual, table::backoff};
+use crate::{delta::Actual, reading::Reading, table::backoff};
 
 /// How long a new owner waits for the flows of the former one to be forgotten.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -140,20 +138,16 @@ impl Flows {
     }
 
     /// Takes in all that the helper has read.
-    pub(crate) fn observed(&mut self, all: &[Observed]) {
+    pub(crate) fn observed(&mut self, reading: &Reading) {
         self.flight = None;
-        for item in all {
-            if let Observed::Link(state) = item {
-                self.link(state);
-            }
+        for state in &reading.links {
+            self.link(state);
         }
         if self.off {
             return;
         }
-        for item in all {
-            if let Some((address, Some(owner))) = owner::observed(item, &self.pods) {
-                self.past.entry(address).or_default().insert(owner);
-            }
+        for (address, owner) in owner::read(reading, &self.pods) {
+            self.past.entry(address).or_default().insert(owner);
         }
         self.dirty.extend(self.past.keys());
     }

@@ -21,8 +21,7 @@ use std::{
 };
 
 use ipc_proto::{
-    Ack, Batch, BatchId, BpfRoute, FlowsDone, Lane, Lease, LinkEvent, Observed, Op, OpError,
-    Welcome,
+    Ack, Batch, BatchId, BpfRoute, FlowsDone, Lane, Lease, LinkEvent, Op, OpError, Welcome,
     view::{self, Row},
 };
 use ipnet::IpNet;
@@ -42,6 +41,7 @@ pub use self::{
 pub use crate::table::Counts;
 use crate::{
     flows::{Flows, News},
+    reading::Reading,
     table::Verdict,
 };
 
@@ -61,7 +61,7 @@ pub enum Input {
     /// The helper went away, or a request got no usable answer.
     Disconnected,
     /// The answer to [`Output::Hello`], with what the helper read.
-    Welcome(Welcome, Vec<Observed>),
+    Welcome(Welcome, Reading),
     /// The answer to [`Output::Apply`].
     Ack(Ack),
     /// The flushes of a batch of [`Lane::Flows`] have ended.
@@ -220,7 +220,7 @@ impl Reconciler {
             }
             Input::Connected => self.restart(Peer::Fresh),
             Input::Disconnected => self.restart(Peer::Gone),
-            Input::Welcome(welcome, observed) => self.welcome(now, &welcome, observed),
+            Input::Welcome(welcome, reading) => self.welcome(now, &welcome, reading),
             Input::Ack(ack) => self.ack(now, ack),
             Input::Flushed(done) => self.flushed(now, done),
             Input::Resync => match self.peer {
@@ -434,14 +434,14 @@ impl Reconciler {
         }
     }
 
-    fn welcome(&mut self, now: Instant, welcome: &Welcome, observed: Vec<Observed>) {
+    fn welcome(&mut self, now: Instant, welcome: &Welcome, reading: Reading) {
         if !matches!(self.peer, Peer::Greeting) {
             return;
         }
-        self.flows.observed(&observed);
-        self.grace.all(now, &observed);
-        let spared = self.grace.spared(&observed);
-        let (links, recovered) = self.tables.resync(now, observed);
+        self.flows.observed(&reading);
+        self.grace.all(now, &reading.links);
+        let spared = self.grace.spared(&reading.kernel_routes);
+        let (links, recovered) = self.tables.resync(now, reading);
         self.tables.spare(spared);
         self.links = Links::new(links);
         self.devices.take_suspects();

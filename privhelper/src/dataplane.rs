@@ -33,6 +33,15 @@ pub enum SnapshotError {
     Netlink(#[from] ReadError),
 }
 
+/// The interfaces at one moment.
+#[derive(Debug)]
+pub struct Interfaces {
+    states: Vec<LinkState>,
+    /// The number of the feed that they include.
+    pub feed: u64,
+    links: Links,
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Dataplane {
@@ -153,19 +162,30 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Gives all that is ours to `sink`, interfaces first, and returns the number of the feed that
-    /// they include.
+    /// Reads the interfaces, with which a snapshot begins.
+    #[must_use]
+    pub fn interfaces(&self) -> Interfaces {
+        self.watched.refresh();
+        let mut links = self.watched.links();
+        let (states, feed) = links.snapshot();
+        Interfaces {
+            states,
+            feed,
+            links: links.view(),
+        }
+    }
+
+    /// Gives all that is ours to `sink`, the interfaces first.
     ///
     /// # Errors
     ///
     /// If the kernel cannot be read.
-    pub fn snapshot(&mut self, sink: &mut impl FnMut(Observed)) -> Result<u64, SnapshotError> {
-        self.watched.refresh();
-        let (states, feed, links) = {
-            let mut links = self.watched.links();
-            let (states, feed) = links.snapshot();
-            (states, feed, links.view())
-        };
+    pub fn snapshot(
+        &mut self,
+        interfaces: Interfaces,
+        sink: &mut impl FnMut(Observed),
+    ) -> Result<(), SnapshotError> {
+        let Interfaces { states, links, .. } = interfaces;
         for state in states {
             let settings = policy::profile(state.role)
                 .filter(|profile| sysctl::is_set(&state.link.name, *profile))
@@ -182,7 +202,7 @@ impl Dataplane {
         self.maps.snapshot(&links, &mut clearable)?;
         self.endpoints.snapshot(&links, &mut clearable)?;
         self.attachments.snapshot(&links, &mut clearable)?;
-        Ok(feed)
+        Ok(())
     }
 
     /// Returns the size of each BPF route map in entries.

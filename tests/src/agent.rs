@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use calc::{Input, Output, Reconciler};
+use calc::{Input, Output, Reading, Reconciler};
 use ipc_proto::{Ack, Op, codec};
 
 use crate::helper::{self, Calc, Helper};
@@ -51,8 +51,12 @@ impl Agent {
 
     async fn hello(&mut self) {
         assert_eq!(self.reconciler.poll(Instant::now()), Some(Output::Hello));
-        let (welcome, observed) = self.helper.hello().await;
-        let welcome = Input::Welcome(welcome, observed);
+        let (welcome, pages) = self.helper.pages::<Reading>().await;
+        let mut reading = Reading::default();
+        for page in pages {
+            reading.append(page);
+        }
+        let welcome = Input::Welcome(welcome, reading);
         self.reconciler.handle(Instant::now(), welcome);
     }
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use ipc_proto::{
-    LinkEvent, Observed, Tunnel,
+    LinkEvent, Tunnel,
     view::{Rows, RowsRequest},
 };
 use tokio::sync::{broadcast, mpsc, watch};
@@ -104,7 +104,7 @@ impl Node {
                 .with_workload_table(config.workload_table),
             reconciler: Reconciler::default().with_grace(config.route_cleanup_grace_period),
             requests: None,
-            throttle: Throttle::new(config.apply_burst, config.apply_interval),
+            throttle: Throttle::new(now, config.apply_burst, config.apply_interval),
             refresh: Refresh::new(config.route_refresh_interval, seed),
             news: News::default(),
             links: Vec::new(),
@@ -157,21 +157,16 @@ impl Node {
                 }
                 Input::Disconnected
             }
-            dataplane::Event::Welcome(welcome, observed) => {
+            dataplane::Event::Welcome(welcome, reading) => {
                 if self.helper_problem.take().is_some() || self.resyncs == 0 {
                     tracing::info!("the helper has granted a lease");
                 }
                 self.resyncs += 1;
                 self.refresh.restart(now);
-                let links = observed
-                    .iter()
-                    .filter_map(Observed::link)
-                    .cloned()
-                    .collect();
-                self.calculator.handle(Event::Links(links));
+                self.calculator.handle(Event::Links(reading.links.clone()));
                 self.news.input = true;
                 self.news.reading = true;
-                Input::Welcome(welcome, observed)
+                Input::Welcome(welcome, reading)
             }
             dataplane::Event::Ack(ack) => Input::Ack(ack),
             dataplane::Event::Flushed(done) => Input::Flushed(done),

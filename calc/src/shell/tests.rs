@@ -1,6 +1,7 @@
 //! The shell between a real datastore directory, a helper on a real socket and a client.
 
 mod consumers;
+mod turns;
 
 use std::{fs, future::Future, num::NonZeroU16, time::Duration};
 

@@ -16,18 +16,18 @@ pub(super) struct Throttle {
     interval: Duration,
     tokens: u16,
     /// Since when the next token is being earned.
-    since: Option<Instant>,
+    since: Instant,
 }
 
 impl Throttle {
     /// Makes a bucket that holds up to `burst` tokens, has one, and earns another in each
-    /// `interval`; without an interval it lets all through.
-    pub(super) fn new(burst: NonZeroU16, interval: Duration) -> Self {
+    /// `interval` from now on; without an interval it lets all through.
+    pub(super) fn new(now: Instant, burst: NonZeroU16, interval: Duration) -> Self {
         Self {
             burst: burst.get(),
             interval,
             tokens: 1,
-            since: None,
+            since: now,
         }
     }
 
@@ -44,26 +44,26 @@ impl Throttle {
 
     /// Takes in how long what was admitted took.
     pub(super) fn took(&mut self, time: Duration) {
-        self.since = self.since.and_then(|since| since.checked_add(time));
+        self.since = self.since.checked_add(time).unwrap_or(self.since);
     }
 
     /// Returns when there will be a token, if there is none.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.since?.checked_add(self.interval)
+        self.since.checked_add(self.interval)
     }
 
     fn earn(&mut self, now: Instant) {
-        let mut since = *self.since.get_or_insert(now);
         while self.tokens < self.burst
-            && let Some(at) = since.checked_add(self.interval)
+            && let Some(at) = self.next()
             && at <= now
         {
             self.tokens += 1;
-            since = at;
+            self.since = at;
         }
         // A full bucket earns nothing.
-        let is_full = self.tokens == self.burst;
-        self.since = Some(if is_full { now } else { since });
+        if self.tokens == self.burst {
+            self.since = now;
+        }
     }
 }
 
@@ -77,7 +77,8 @@ mod tests {
 
     fn throttle() -> (Throttle, Instant) {
         let burst = NonZeroU16::new(10).unwrap();
-        (Throttle::new(burst, INTERVAL), Instant::now())
+        let now = Instant::now();
+        (Throttle::new(now, burst, INTERVAL), now)
     }
 
     /// Counts how many are admitted at once.
@@ -102,6 +103,13 @@ mod tests {
         let later = start + Duration::from_secs(5);
         assert_eq!(admitted(&mut throttle, later), 10);
         assert_eq!(throttle.next(), Some(later + INTERVAL));
+    }
+
+    #[test]
+    fn an_idle_time_before_the_first_counts() {
+        let (mut throttle, start) = throttle();
+        let later = start + Duration::from_secs(5);
+        assert_eq!(admitted(&mut throttle, later), 10);
     }
 
     #[test]
@@ -135,7 +143,8 @@ mod tests {
 
     #[test]
     fn without_an_interval_all_are_admitted() {
-        let mut throttle = Throttle::new(NonZeroU16::MIN, Duration::ZERO);
-        assert_eq!(admitted(&mut throttle, Instant::now()), 100);
+        let now = Instant::now();
+        let mut throttle = Throttle::new(now, NonZeroU16::MIN, Duration::ZERO);
+        assert_eq!(admitted(&mut throttle, now), 100);
     }
 }

@@ -90,9 +90,9 @@ impl Node {
         let counts = self.reconciler.totals();
         let problems = self.problems(counts.held);
         let in_sync = !self.news.input
-                && self.reconciler.is_in_sync()
-                && self.calculator.knows_own_node()
-                && !self.calculator.awaits_tunnel();
+            && self.reconciler.is_in_sync()
+            && self.calculator.knows_own_node()
+            && !self.calculator.awaits_tunnel();
         if in_sync {
             self.first_in_sync(now);
         }
