@@ -151,6 +151,34 @@ async fn the_kernel_is_put_right_again_after_each_way_to_ask_for_it() {
 }
 
 #[tokio::test]
+async fn a_helper_of_another_version_is_named_and_one_of_the_same_is_waited_for() {
+    let dir = TempDir::new().unwrap();
+    let (config, listener) = config(&dir, None);
+    let socket = Helper::listen(dir.path());
+    let helper = Helper::default();
+    stray(&helper);
+    helper.0.lock().unwrap().version += 1;
+    beside(config, listener, async {
+        let calc = face(&dir).await;
+        let connection = helper.accept(&socket).await;
+        let reported = || async {
+            let problems = property::<Vec<String>>(&calc, "Problems").await;
+            problems
+                .iter()
+                .any(|problem| problem.contains("install both from the same release"))
+        };
+        eventually("the report", reported).await;
+        assert!(!property::<bool>(&calc, "Connected").await);
+        drop(connection);
+        helper.0.lock().unwrap().version -= 1;
+        let _connection = helper.accept(&socket).await;
+        swept(&helper).await;
+        assert!(!reported().await);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_kernel_is_read_back_at_intervals() {
     let dir = TempDir::new().unwrap();
     let (config, listener) = config(&dir, Some(Duration::from_millis(1)));

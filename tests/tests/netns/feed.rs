@@ -125,7 +125,9 @@ fn an_excluded_interface_has_no_address_and_no_role() {
                 assert_eq!((dns.addresses, dns.role), seen);
 
                 // What is told later has none either.
-                shell("ip address add 10.96.0.11/32 dev kube-ipvs0; ip link set kube-ipvs0 mtu 1400");
+                shell(
+                    "ip address add 10.96.0.11/32 dev kube-ipvs0; ip link set kube-ipvs0 mtu 1400",
+                );
                 let signal = feeds.next().await.unwrap();
                 let events = helper::feed(signal.args().unwrap().feed()).events;
                 let [LinkEvent::Set(state)] = events.as_slice() else {
@@ -136,8 +138,13 @@ fn an_excluded_interface_has_no_address_and_no_role() {
                 let failed = calc
                     .apply([Op::LinkSettings(state.link.clone(), Some(profile))])
                     .await;
-                assert!(matches!(&failed[..], [(0, OpError::Denied(_))]), "{failed:?}");
-                shell("ip address del 10.96.0.11/32 dev kube-ipvs0; ip link set kube-ipvs0 mtu 1500");
+                assert!(
+                    matches!(&failed[..], [(0, OpError::Denied(_))]),
+                    "{failed:?}"
+                );
+                shell(
+                    "ip address del 10.96.0.11/32 dev kube-ipvs0; ip link set kube-ipvs0 mtu 1500",
+                );
             }
         },
     );
