@@ -106,8 +106,8 @@ pub(crate) struct Flows {
     duties: BTreeMap<IpAddr, Duty>,
     /// Addresses to be looked at again.
     dirty: BTreeSet<IpAddr>,
-    /// Addresses of which a route is being set.
-    setting: BTreeSet<IpAddr>,
+    /// Addresses of which routes are being set, and how many.
+    setting: BTreeMap<IpAddr, usize>,
     flight: Option<Flight>,
     pods: Pods,
     /// Whether this process has written anything.
@@ -156,7 +156,7 @@ impl Flows {
     pub(crate) fn sent(&mut self, op: &Op) {
         if let Some((address, Some(owner))) = owner::set(op, &self.pods).filter(|_| !self.off) {
             self.past.entry(address).or_default().insert(owner);
-            self.setting.insert(address);
+            *self.setting.entry(address).or_default() += 1;
         }
     }
 
@@ -165,7 +165,14 @@ impl Flows {
         let Some(address) = owner::address(op) else {
             return;
         };
-        self.setting.remove(&address);
+        if let (Some((_, Some(_))), Some(count)) =
+            (owner::set(op, &self.pods), self.setting.get_mut(&address))
+        {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.setting.remove(&address);
+            }
+        }
         self.dirty.insert(address);
         if let (Some(error), Some(duty)) = (failed, self.duties.get_mut(&address)) {
             duty.fail(now, error.clone());
@@ -175,7 +182,7 @@ impl Flows {
     /// Forgets what is under way: the helper may carry it out or not.
     pub(crate) fn restart(&mut self) {
         self.flight = None;
-        self.dirty.extend(mem::take(&mut self.setting));
+        self.dirty.extend(mem::take(&mut self.setting).into_keys());
     }
 
     /// Takes in that this process begins to write: where it is to set the first route of a pod, one
@@ -244,7 +251,7 @@ impl Flows {
             Actual::Wrong => true,
         };
         let duty = self.duties.entry(address).or_default();
-        duty.blocked = self.setting.contains(&address) || leads.iter().any(leads_astray);
+        duty.blocked = self.setting.contains_key(&address) || leads.iter().any(leads_astray);
         duty.since = (!desired.is_empty()).then(|| duty.since.unwrap_or(now));
         duty.desired = desired;
     }

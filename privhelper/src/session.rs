@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The most steps in a batch.
-pub const MAX_STEPS: u32 = 2048;
+pub const MAX_STEPS: u32 = 4096;
 
 /// Why a request was not served at all.
 #[derive(Debug, thiserror::Error)]
@@ -121,9 +121,12 @@ impl Session {
     /// Reads the kernel back for a lease, and gives the pages away as they come.
     pub fn read(&mut self, granted: Granted, pages: UnboundedSender<Coming>) {
         let Self { dataplane, .. } = self;
-        pages::cut(pages, |sink| {
-            dataplane.snapshot(granted.interfaces, &mut |item| sink.push(item))
-        });
+        let reported = dataplane.reported(&granted.interfaces);
+        pages::cut(
+            pages,
+            |item| reported.has(item),
+            |sink| dataplane.snapshot(granted.interfaces, &mut |item| sink.push(item)),
+        );
     }
 
     /// Serves [`Batch`].

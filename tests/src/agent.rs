@@ -69,12 +69,11 @@ impl Agent {
             let Output::Apply(batch) = output else {
                 panic!("{output:?}")
             };
-            let answer = self
-                .helper
-                .proxy
-                .apply(&helper::bytes(&batch))
-                .await
-                .unwrap();
+            let proxy = self.helper.proxy.clone();
+            // On its way while the answer before it is taken in.
+            let call = tokio::spawn(async move { proxy.apply(&helper::bytes(&batch)).await });
+            assert_eq!(self.reconciler.poll(Instant::now()), None);
+            let answer = call.await.unwrap().unwrap();
             let ack: Ack = codec::decode(&answer).unwrap();
             assert!(ack.failed.is_empty(), "{:?}", ack.failed);
             self.reconciler.handle(Instant::now(), Input::Ack(ack));

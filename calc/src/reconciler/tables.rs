@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use super::{
     devices::Finding,
     links::Doubt,
-    steps::{Steps, hops},
+    steps::{At, Steps, hops},
 };
 use crate::{
     delta::{Actual, Change},
@@ -301,7 +301,7 @@ impl Tables {
             let Op::KernelRoute(cleared, _) = &op else {
                 return Some((op, None));
             };
-            let mut after = None;
+            let mut after: Option<At> = None;
             for keys in keys_of(cleared.prefix) {
                 for key in self.kernel_routes.due(keys) {
                     if is_open(&self.kernel_routes.op(key.clone())) {

@@ -10,6 +10,7 @@ mod contests;
 mod failures;
 mod grace;
 mod links;
+mod plan;
 
 use std::time::Duration;
 
