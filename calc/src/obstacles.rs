@@ -93,7 +93,9 @@ fn metrics(index: &Index) -> impl Iterator<Item = String> {
     let config = &index.config;
     let v4 = ("4", config.workload_metric_v4, config.elevated_metric_v4);
     let v6 = ("6", config.workload_metric_v6, config.elevated_metric_v6);
-    let wrong = [v4, v6].into_iter().filter(|(_, normal, elevated)| elevated >= normal);
+    let wrong = [v4, v6]
+        .into_iter()
+        .filter(|(_, normal, elevated)| elevated >= normal);
     wrong.map(|(family, normal, elevated)| {
         format!(
             "ipv{family}ElevatedRoutePriority is {elevated}, which does not win over \

@@ -1,11 +1,7 @@
 //! What becomes of the kernel's state when a process dies at a moment that matters: the real processes
 //! on one node of the demo world. ARCHITECTURE.md tells the sequence of events of each; e2e.rs shows
 //! that no packet is lost, and the simulator crashes each process at each step.
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that cannot go on panics"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::{
     collections::BTreeSet,

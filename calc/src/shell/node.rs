@@ -43,8 +43,6 @@ struct News {
     reading: bool,
     /// An answer of the helper, which may be sent more.
     answer: bool,
-    /// An apply waits for a token.
-    throttled: bool,
 }
 
 /// See the [module](self).
@@ -58,6 +56,8 @@ pub(super) struct Node {
     /// The way to the helper.
     requests: Option<mpsc::Sender<dataplane::Request>>,
     throttle: Throttle,
+    /// Whether an apply waits for a token.
+    throttled: bool,
     refresh: Refresh,
     /// What has come in since the last apply.
     news: News,
@@ -105,6 +105,7 @@ impl Node {
             reconciler: Reconciler::default().with_grace(config.route_cleanup_grace_period),
             requests: None,
             throttle: Throttle::new(now, config.apply_burst, config.apply_interval),
+            throttled: false,
             refresh: Refresh::new(config.route_refresh_interval, seed),
             news: News::default(),
             links: Vec::new(),

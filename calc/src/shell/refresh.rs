@@ -35,7 +35,7 @@ impl Refresh {
             random = (random ^ (random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             random = (random ^ (random >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             let [chance, ..] = (random ^ (random >> 31)).to_be_bytes();
-            let jitter = interval / 10 * u32::from(chance) / 256;
+            let jitter = interval / (10 * 256) * u32::from(chance);
             now.checked_add(interval)?.checked_add(jitter)
         });
     }

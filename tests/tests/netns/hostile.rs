@@ -106,7 +106,10 @@ fn another_version_is_told_so() {
             "{error}"
         );
         let log = helper.log();
-        let said = format!("the client version {}: both must come from one package", VERSION + 1);
+        let said = format!(
+            "the client version {}: both must come from one package",
+            VERSION + 1
+        );
         assert!(log.contains(&said), "{log}");
     });
 }

@@ -42,7 +42,7 @@ impl Node {
     /// Returns when to [`settle`](Self::settle) again if nothing happens.
     pub(in crate::shell) fn poll_timeout(&self) -> Option<Instant> {
         // A timer that is over counts as long as it is not looked at.
-        if self.news.throttled {
+        if self.throttled {
             self.throttle.next()
         } else {
             self.timer()
@@ -60,8 +60,8 @@ impl Node {
         let is_due = self.news.input || self.timer().is_some_and(|at| at <= now);
         let admitted = is_due && (reading || self.throttle.admit(now));
         let throttled = is_due && !admitted;
-        if self.news.throttled != throttled {
-            self.news.throttled = throttled;
+        if self.throttled != throttled {
+            self.throttled = throttled;
             tracing::debug!(throttled, "changes come faster than they are applied");
         }
         admitted
