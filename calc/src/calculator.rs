@@ -36,6 +36,15 @@ impl Calculator {
         }
     }
 
+    /// As [`new`](Self::new), with these kinds.
+    #[cfg(test)]
+    pub(crate) fn with_kinds(node: String, kinds: Vec<Box<dyn Kind>>) -> Self {
+        Self {
+            kinds,
+            ..Self::new(node)
+        }
+    }
+
     /// Has routes to workloads of this node go to another table.
     #[must_use]
     pub fn with_workload_table(mut self, table: WorkloadTable) -> Self {

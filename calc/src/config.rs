@@ -73,6 +73,10 @@ struct File {
     route_refresh_interval: f64,
     #[serde(default = "route_cleanup_grace_period")]
     route_cleanup_grace_period: f64,
+    #[serde(default = "apply_burst")]
+    apply_burst: NonZeroU16,
+    #[serde(default = "apply_interval")]
+    apply_interval: f64,
     #[serde(default)]
     workload_table: Table,
     second_table_rule_priority: Option<NonZeroU16>,
@@ -103,6 +107,16 @@ fn route_cleanup_grace_period() -> f64 {
     10.0
 }
 
+/// Felix's constant.
+fn apply_burst() -> NonZeroU16 {
+    const { NonZeroU16::new(10).unwrap() }
+}
+
+/// Felix's constant.
+fn apply_interval() -> f64 {
+    0.1
+}
+
 /// How `cairn-calc` is set up on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -119,6 +133,10 @@ pub struct Config {
     /// How long routes that nobody wants are spared on a workload's link that is new, since the
     /// datastore may tell of the workload later than the network plugin makes its route.
     pub route_cleanup_grace_period: Duration,
+    /// How many applies may follow each other at once after an idle time.
+    pub apply_burst: NonZeroU16,
+    /// How far apart they are on the average while changes keep coming; zero is not at all.
+    pub apply_interval: Duration,
     /// Where routes to workloads of this node go.
     pub workload_table: WorkloadTable,
     /// The users, by number, who may look at this process and ask for a resync; root and whom
@@ -154,6 +172,7 @@ impl Config {
             "route_cleanup_grace_period",
             file.route_cleanup_grace_period,
         )?;
+        let apply_interval = seconds("apply_interval", file.apply_interval)?;
         let rule = file.second_table_rule_priority;
         let workload_table = match (file.workload_table, rule) {
             (Table::Main, Some(_)) => return Err(ConfigError::Rule { path }),
@@ -175,6 +194,8 @@ impl Config {
             runtime_dir: file.runtime_dir,
             route_refresh_interval: (!interval.is_zero()).then_some(interval),
             route_cleanup_grace_period: grace,
+            apply_burst: file.apply_burst,
+            apply_interval,
             workload_table,
             face_users: file.face_users,
         })
@@ -204,6 +225,8 @@ mod tests {
         assert_eq!(config.runtime_dir, Path::new("/run/cairn"));
         assert_eq!(config.route_refresh_interval, Some(Duration::from_secs(90)));
         assert_eq!(config.route_cleanup_grace_period, Duration::from_secs(10));
+        assert_eq!(config.apply_burst.get(), 10);
+        assert_eq!(config.apply_interval, Duration::from_millis(100));
         assert_eq!(config.workload_table, WorkloadTable::Main);
         assert!(config.face_users.is_empty());
     }
@@ -216,6 +239,8 @@ mod tests {
             runtime_dir = '/r'
             route_refresh_interval = 0.5
             route_cleanup_grace_period = 0
+            apply_burst = 3
+            apply_interval = 0.25
             workload_table = 'second'
             second_table_rule_priority = 90
             face_users = [1000, 1001]
@@ -226,6 +251,8 @@ mod tests {
             runtime_dir: "/r".into(),
             route_refresh_interval: Some(Duration::from_millis(500)),
             route_cleanup_grace_period: Duration::ZERO,
+            apply_burst: NonZeroU16::new(3).unwrap(),
+            apply_interval: Duration::from_millis(250),
             workload_table: WorkloadTable::Second { rule: Some(90) },
             face_users: vec![1000, 1001],
         };
@@ -251,6 +278,11 @@ mod tests {
             (
                 "datastore_dir = '/d'\nroute_cleanup_grace_period = -0.1",
                 "route_cleanup_grace_period",
+            ),
+            ("datastore_dir = '/d'\napply_burst = 0", "apply_burst"),
+            (
+                "datastore_dir = '/d'\napply_interval = -1",
+                "apply_interval",
             ),
             (
                 "datastore_dir = '/d'\nsecond_table_rule_priority = 90",

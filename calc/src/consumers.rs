@@ -56,16 +56,22 @@ pub(crate) enum Signal {
         /// Its number.
         seq: u64,
     },
+    /// The kernel holds all that the datastore asks for, for the first time. It has no number.
+    InSync {
+        /// That of the signal before it.
+        after: u64,
+    },
 }
 
 impl Signal {
-    /// Returns its number.
-    pub(crate) fn seq(&self) -> u64 {
+    /// Returns the number of the signal before it.
+    pub(crate) fn after(&self) -> u64 {
         match self {
             Self::Routes { seq, .. }
             | Self::HostIps { seq, .. }
             | Self::Clean { seq, .. }
-            | Self::Reset { seq } => *seq,
+            | Self::Reset { seq } => seq.saturating_sub(1),
+            Self::InSync { after } => *after,
         }
     }
 }
@@ -161,6 +167,11 @@ impl Consumers {
                 }
             })
             .collect()
+    }
+
+    /// Returns the signal that the kernel holds all that the datastore asks for.
+    pub(crate) fn in_sync(&self) -> Signal {
+        Signal::InSync { after: self.seq }
     }
 
     /// Returns the signals that say it, or nothing if that is too much.

@@ -116,6 +116,7 @@ impl bus::Face for Face {
                     Self::address_clean(emitter, *seq, addresses).await?;
                 }
                 Signal::Reset { seq } => Self::reset(emitter, *seq).await?,
+                Signal::InSync { after: _ } => Self::dataplane_in_sync(emitter).await?,
             }
         }
     }
@@ -217,6 +218,11 @@ impl Face {
     /// signal has the number after this.
     #[zbus(signal)]
     async fn reset(emitter: &SignalEmitter<'_>, seq: u64) -> zbus::Result<()>;
+
+    /// The kernel holds all that the datastore asks for, for the first time in the life of this
+    /// process: `InSync` tells of each time.
+    #[zbus(signal)]
+    async fn dataplane_in_sync(emitter: &SignalEmitter<'_>) -> zbus::Result<()>;
 
     /// The version of the program.
     #[zbus(property(emits_changed_signal = "const"))]

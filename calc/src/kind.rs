@@ -2,8 +2,8 @@
 //!
 //! A slice hears of each event, marks what it may change, and computes what is marked when asked.
 //! What it wants follows from the world as it is then, so the order of events leaves no trace. A
-//! new kind is one file and one line in [`all`]; of Calico's, IP sets, the packet filter, XDP and
-//! IPVS have yet to come.
+//! new kind is one file and one line in [`all`], where those of Calico's that have yet to come have
+//! their places.
 
 mod attachments;
 mod bpf_routes;
@@ -13,6 +13,8 @@ mod kernel_routes;
 mod link_settings;
 mod neighbours;
 mod rules;
+#[cfg(test)]
+mod tests;
 mod tunnel_devices;
 
 use std::{collections::BTreeSet, fmt::Debug};
@@ -115,17 +117,25 @@ fn workload_links(event: &Event, before: &Index) -> BTreeSet<Link> {
 
 /// All kinds, in the order in which their changes are made: a link is set up before what uses it,
 /// a forwarding entry is there before the neighbour that leads to it, a neighbour before the route,
-/// and what a packet program goes by before the program.
+/// and what a packet program goes by before the program. What is cleared goes in reverse, so what
+/// refers to something goes before it.
+///
+/// The places of those that have yet to come: whatever names something comes after it, and what
+/// lets packets through after what holds them back.
 pub(crate) fn all() -> Vec<Box<dyn Kind>> {
     vec![
         Box::new(LinkSettings::default()),
         Box::new(TunnelDevices::default()),
+        // IP sets: before the tables that match them, and so cleared after those.
         Box::new(Fdb::default()),
         Box::new(Neighbours::default()),
         Box::new(Endpoints::default()),
         Box::new(BpfRoutes::default()),
         Box::new(KernelRoutes::default()),
         Box::new(Rules::default()),
+        // IPVS: virtual servers, once there are routes to those behind them.
+        // Packet filter: each table, once its sets are there.
+        // XDP: the maps by which it drops, then its attachment, like any other program's.
         Box::new(Attachments::default()),
     ]
 }

@@ -1,13 +1,16 @@
 //! The process: one loop that feeds the cores and carries out what they ask for.
 //!
 //! The only place that reads the clock. What is queued is taken in before anything is computed, so
-//! a burst of changes is one computation. Ending leaves the kernel as it is.
+//! a burst of changes is one computation; no side keeps the others from their turn. Ending leaves
+//! the kernel as it is.
 
 mod journal;
 mod node;
+mod refresh;
 mod service;
 #[cfg(test)]
 mod tests;
+mod throttle;
 
 use std::{convert::Infallible, future::pending, io, os::unix::net::UnixListener, pin::pin};
 
@@ -19,7 +22,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
     task::JoinSet,
-    time::{Instant, interval, sleep_until},
+    time::{Instant, Interval, MissedTickBehavior, interval, sleep_until},
 };
 
 use self::{node::Node, service::Service};
@@ -30,8 +33,10 @@ use crate::{
     face::{self, Face, Signals, Status},
 };
 
-/// How much may be queued from each side. What is queued is taken in at once.
-const QUEUE: usize = 64;
+/// How much may be queued from each side.
+const QUEUE: usize = 100;
+/// How much is taken in from one side, after what it has its turn for, before the others' turn.
+const MAX_MORE: usize = 100;
 
 /// Why the process cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -92,8 +97,9 @@ async fn serve(config: Config, listener: UnixListener) -> Result<(), ShellError>
         .map_err(ShellError::Face)?;
 
     let mut tasks = JoinSet::new();
+    let incarnation = Incarnation::fresh();
     let object = Face {
-        incarnation: Incarnation::fresh(),
+        incarnation,
         version: env!("CARGO_PKG_VERSION"),
         node: config.node_name.clone(),
         status,
@@ -118,13 +124,13 @@ async fn serve(config: Config, listener: UnixListener) -> Result<(), ShellError>
         Ok(())
     });
 
-    let node = Node::new(&config, status_sender, signal_sender);
+    let node = Node::new(now(), &config, incarnation.0, status_sender, signal_sender);
     let inputs = Inputs {
         updates,
         dataplane,
         face,
     };
-    let mut follow = pin!(follow(node, inputs));
+    let mut follow = pin!(follow(Loop::new(node, inputs)));
     loop {
         tokio::select! {
             never = &mut follow => match never {},
@@ -134,32 +140,72 @@ async fn serve(config: Config, listener: UnixListener) -> Result<(), ShellError>
 }
 
 /// Takes in what comes and has done what follows from it, for ever.
-async fn follow(mut node: Node, mut inputs: Inputs) -> Infallible {
-    let service = Service::from_env();
-    let mut alive = service.watchdog().map(interval);
+async fn follow(mut this: Loop) -> Infallible {
     loop {
+        this.turn().await;
+    }
+}
+
+/// The main loop's own state.
+#[derive(Debug)]
+struct Loop {
+    node: Node,
+    inputs: Inputs,
+    service: Service,
+    alive: Option<Interval>,
+}
+
+impl Loop {
+    fn new(node: Node, inputs: Inputs) -> Self {
+        let service = Service::from_env();
+        let alive = service.watchdog().map(|period| {
+            let mut alive = interval(period);
+            alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            alive
+        });
+        Self {
+            node,
+            inputs,
+            service,
+            alive,
+        }
+    }
+
+    /// Waits until one side has its turn, by chance if several have something; takes that in, and
+    /// has done what follows from it.
+    async fn turn(&mut self) {
+        let Self { node, inputs, .. } = self;
         let timeout = node.poll_timeout();
         tokio::select! {
-            Some(update) = inputs.updates.recv() => node.update(now(), update),
-            Some(event) = inputs.dataplane.recv() => node.dataplane(now(), event),
-            Some(request) = inputs.face.recv() => node.face(now(), request),
+            Some(update) = inputs.updates.recv() => {
+                take_in(update, &mut inputs.updates, |update| node.update(now(), update));
+            }
+            Some(event) = inputs.dataplane.recv() => {
+                take_in(event, &mut inputs.dataplane, |event| node.dataplane(now(), event));
+            }
+            Some(request) = inputs.face.recv() => {
+                take_in(request, &mut inputs.face, |request| node.face(now(), request));
+            }
             () = sleep(timeout) => {}
-            () = tick(&mut alive) => {
+            () = tick(&mut self.alive) => {
                 service::alive();
-                continue;
+                return;
             }
         }
-        while let Ok(update) = inputs.updates.try_recv() {
-            node.update(now(), update);
+        let start = now();
+        if self.node.settle(start) {
+            self.node.took(now().saturating_duration_since(start));
         }
-        while let Ok(event) = inputs.dataplane.try_recv() {
-            node.dataplane(now(), event);
-        }
-        while let Ok(request) = inputs.face.try_recv() {
-            node.face(now(), request);
-        }
-        node.settle(now());
-        service.show(node.status());
+        self.service.show(self.node.status());
+    }
+}
+
+/// Takes in what came, and what has been queued after it up to a limit.
+fn take_in<T>(first: T, queue: &mut mpsc::Receiver<T>, mut take: impl FnMut(T)) {
+    take(first);
+    for _ in 0..MAX_MORE {
+        let Ok(next) = queue.try_recv() else { return };
+        take(next);
     }
 }
 
@@ -174,7 +220,7 @@ async fn sleep(until: Option<std::time::Instant>) {
     }
 }
 
-async fn tick(alive: &mut Option<tokio::time::Interval>) {
+async fn tick(alive: &mut Option<Interval>) {
     match alive {
         Some(interval) => {
             interval.tick().await;

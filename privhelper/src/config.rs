@@ -124,7 +124,7 @@ pub enum Problem {
     #[error("workload_prefixes: an empty prefix matches every interface")]
     EmptyPrefix,
     /// Two roles for one interface.
-    #[error("{0}: {1} is a workload's interface or the other tunnel by the other keys")]
+    #[error("{0}: {1} is a workload's interface, the other tunnel or excluded by the other keys")]
     Ambiguous(&'static str, IfName),
     /// A protocol number of the kernel's own.
     #[error("{0}: {1} is a number that the kernel uses itself (not 0, 1, 2 or 9)")]
@@ -181,6 +181,7 @@ struct Document {
     tunnel_v4: String,
     tunnel_v6: String,
     uplinks: UplinkNames,
+    interface_exclude: Vec<String>,
     device_protocol: u8,
     safe_protocol: u8,
     second_table: Option<u32>,
@@ -200,6 +201,7 @@ impl Default for Document {
             tunnel_v4: "vxlan.calico".into(),
             tunnel_v6: "vxlan-v6.calico".into(),
             uplinks: UplinkNames::Auto(Auto::Auto),
+            interface_exclude: vec!["kube-ipvs0".into()],
             device_protocol: 3,
             safe_protocol: 80,
             second_table: None,
@@ -284,13 +286,9 @@ impl Document {
             tunnel_v6: name("tunnel_v6", &self.tunnel_v6)?,
             uplinks: match self.uplinks {
                 UplinkNames::Auto(Auto::Auto) => Uplinks::Auto,
-                UplinkNames::Listed(names) => Uplinks::Listed(
-                    names
-                        .into_iter()
-                        .map(|uplink| name("uplinks", &uplink))
-                        .collect::<Result<_, _>>()?,
-                ),
+                UplinkNames::Listed(list) => Uplinks::Listed(names("uplinks", &list)?),
             },
+            excluded: names("interface_exclude", &self.interface_exclude)?,
             workload_prefixes: self.workload_prefixes,
             device_protocol: self.device_protocol,
             safe_protocol: self.safe_protocol,
@@ -302,7 +300,8 @@ impl Document {
             ("tunnel_v4", &policy.tunnel_v4),
             ("tunnel_v6", &policy.tunnel_v6),
         ] {
-            if policy.is_workload(tunnel) || policy.tunnel_v4 == policy.tunnel_v6 {
+            let is_other = policy.is_workload(tunnel) || policy.is_excluded(tunnel);
+            if is_other || policy.tunnel_v4 == policy.tunnel_v6 {
                 return Err(Problem::Ambiguous(key, tunnel.clone()));
             }
         }
@@ -340,6 +339,10 @@ impl UserName {
 
 fn name(key: &'static str, name: &str) -> Result<IfName, Problem> {
     name.parse().map_err(|error| Problem::Name(key, error))
+}
+
+fn names(key: &'static str, names: &[String]) -> Result<Vec<IfName>, Problem> {
+    names.iter().map(|one| name(key, one)).collect()
 }
 
 #[cfg(test)]

@@ -38,6 +38,8 @@ pub struct Policy {
     pub tunnel_v6: IfName,
     /// Which interfaces lead to other nodes.
     pub uplinks: Uplinks,
+    /// Interfaces whose addresses are nobody's: no route, neighbour or setting of ours is about them.
+    pub excluded: Vec<IfName>,
     /// The number of [`Protocol::Device`](ipc_proto::Protocol::Device).
     pub device_protocol: u8,
     /// The number of [`Protocol::Safe`](ipc_proto::Protocol::Safe).
@@ -114,7 +116,9 @@ impl Policy {
     /// Returns what an interface with this name and these addresses is to us.
     #[must_use]
     pub fn role(&self, name: &IfName, addresses: &[IpNet]) -> LinkRole {
-        if self.is_workload(name) {
+        if self.is_excluded(name) {
+            LinkRole::Other
+        } else if self.is_workload(name) {
             LinkRole::Workload
         } else if *name == self.tunnel_v4 {
             LinkRole::Tunnel(Tunnel::VxlanV4)
@@ -132,6 +136,13 @@ impl Policy {
         } else {
             LinkRole::Other
         }
+    }
+
+    /// Returns whether an interface of this name is none of ours, nor its addresses this host's, as
+    /// those of services are that kube-proxy keeps on `kube-ipvs0`.
+    #[must_use]
+    pub fn is_excluded(&self, name: &IfName) -> bool {
+        self.excluded.contains(name)
     }
 
     /// Returns whether the name is that of a workload's link.

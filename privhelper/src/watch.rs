@@ -308,6 +308,9 @@ fn link_state(
         index: message.header.index,
         name: name?,
     };
+    if policy.is_excluded(&link.name) {
+        addresses.clear();
+    }
     Some(LinkState {
         role: policy.role(&link.name, &addresses),
         up: is_up(message),

@@ -267,7 +267,7 @@ fn addresses_that_are_clean_are_told_under_the_same_numbers() {
         .map(|n| IpAddr::from(n.to_be_bytes()))
         .collect();
     let signals = consumers.clean(&addresses);
-    let numbers: Vec<u64> = signals.iter().map(Signal::seq).collect();
+    let numbers: Vec<u64> = signals.iter().map(|signal| signal.after() + 1).collect();
     assert_eq!(numbers, [1, 2, 3]);
     let told = signals.into_iter().flat_map(|signal| {
         let Signal::Clean { addresses, .. } = signal else {

@@ -49,7 +49,7 @@ impl Signals {
         loop {
             match self.receiver.recv().await {
                 Ok(signal) if lost => {
-                    let seq = signal.seq().saturating_sub(1);
+                    let seq = signal.after();
                     self.next = Some(signal);
                     return Arc::new(Signal::Reset { seq });
                 }

@@ -1,20 +1,24 @@
-//! The cores and what connects them: what one hears, the other is told.
+//! The cores and what connects them: what comes in is taken in here, and what follows from it is
+//! done in [`apply`].
 //!
 //! No I/O but a request handed to the connection; the time comes in with each call.
+
+mod apply;
+mod report;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use ipc_proto::{
-    Op, Tunnel,
+    LinkEvent, Tunnel,
     view::{Rows, RowsRequest},
 };
 use tokio::sync::{broadcast, mpsc, watch};
 
-use super::journal::Journal;
+use super::{journal::Journal, refresh::Refresh, throttle::Throttle};
 use crate::{
     calculator::Calculator,
     config::Config,
@@ -24,13 +28,22 @@ use crate::{
     datastore::Update,
     event::Event,
     face::{self, Status},
-    reconciler::{Input, Notice, OldFlows, Output, Page, Reconciler},
+    reconciler::{Input, Page, Reconciler},
 };
 
-/// How many failures are shown by name.
-const MAX_FAILING: usize = 16;
 /// How many rows are told at a time, so that they are a message.
 const MAX_ROWS: usize = 1000;
+
+/// What has come in since it was last looked at.
+#[derive(Debug, Default)]
+struct News {
+    /// Something that an apply is to follow from.
+    input: bool,
+    /// A reading of the kernel, for which the apply that asked for it had its token.
+    reading: bool,
+    /// An answer of the helper, which may be sent more.
+    answer: bool,
+}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -42,10 +55,20 @@ pub(super) struct Node {
     reconciler: Reconciler,
     /// The way to the helper.
     requests: Option<mpsc::Sender<dataplane::Request>>,
-    refresh_interval: Option<Duration>,
-    /// When to read the kernel back without a cause.
-    refresh: Option<Instant>,
+    throttle: Throttle,
+    /// Whether an apply waits for a token.
+    throttled: bool,
+    refresh: Refresh,
+    /// What has come in since the last apply.
+    news: News,
+    /// Changes of interfaces that the cores have not heard: they hear of them in an apply, or an
+    /// answer before it would have them ask for, and tell, what does not follow from all that they know.
+    links: Vec<LinkEvent>,
+    applies: u64,
     resyncs: u64,
+    /// Whether the kernel has once held all that the datastore asks for.
+    was_in_sync: bool,
+    started: Instant,
     /// Whether all of the datastore could be read, once it has been.
     complete: Option<bool>,
     /// The tunnel devices that are not to go although what they are made of is unknown.
@@ -66,9 +89,11 @@ pub(super) struct Node {
 
 impl Node {
     /// Starts with nothing known, publishes how things stand to `status`, and tells consumers by
-    /// `signals`.
+    /// `signals`; `seed` is to differ between processes.
     pub(super) fn new(
+        now: Instant,
         config: &Config,
+        seed: u64,
         status: watch::Sender<Status>,
         signals: broadcast::Sender<Arc<Signal>>,
     ) -> Self {
@@ -79,9 +104,15 @@ impl Node {
                 .with_workload_table(config.workload_table),
             reconciler: Reconciler::default().with_grace(config.route_cleanup_grace_period),
             requests: None,
-            refresh_interval: config.route_refresh_interval,
-            refresh: None,
+            throttle: Throttle::new(now, config.apply_burst, config.apply_interval),
+            throttled: false,
+            refresh: Refresh::new(config.route_refresh_interval, seed),
+            news: News::default(),
+            links: Vec::new(),
+            applies: 0,
             resyncs: 0,
+            was_in_sync: false,
+            started: now,
             complete: None,
             kept: BTreeSet::new(),
             datastore_problems: Journal::new("datastore: "),
@@ -97,6 +128,7 @@ impl Node {
 
     /// Takes in what the datastore tells.
     pub(super) fn update(&mut self, now: Instant, update: Update) {
+        self.news.input = true;
         for event in update.events {
             self.calculator.handle(self.convergence.handle(now, event));
         }
@@ -107,13 +139,22 @@ impl Node {
     /// Takes in what is heard of the helper.
     pub(super) fn dataplane(&mut self, now: Instant, event: dataplane::Event) {
         let input = match event {
+            dataplane::Event::Feed(feed) => {
+                self.news.input = true;
+                self.links.extend(feed.events);
+                if feed.drift.is_empty() {
+                    return;
+                }
+                tracing::debug!(kinds = ?feed.drift, "others have changed something");
+                Input::Drift
+            }
             dataplane::Event::Connected(requests) => {
                 self.requests = Some(requests);
                 Input::Connected
             }
             dataplane::Event::Disconnected(error) => {
                 self.requests = None;
-                self.refresh = None;
+                self.refresh.stop();
                 let problem = Some(error.to_string());
                 if self.helper_problem != problem {
                     tracing::warn!("{error}");
@@ -126,24 +167,19 @@ impl Node {
                     tracing::info!("the helper has granted a lease");
                 }
                 self.resyncs += 1;
-                self.refresh = self.refresh_interval.map(|interval| now + interval);
+                self.refresh.restart(now);
                 self.calculator.handle(Event::Links(reading.links.clone()));
+                self.news.input = true;
+                self.news.reading = true;
                 Input::Welcome(welcome, reading)
             }
             dataplane::Event::Ack(ack) => Input::Ack(ack),
             dataplane::Event::Flushed(done) => Input::Flushed(done),
-            dataplane::Event::Feed(feed) => {
-                for event in feed.events {
-                    self.reconciler.handle(now, Input::Link(event.clone()));
-                    self.calculator.handle(Event::Link(event));
-                }
-                if feed.drift.is_empty() {
-                    return;
-                }
-                tracing::debug!(kinds = ?feed.drift, "others have changed something");
-                Input::Drift
-            }
         };
+        self.news.answer = true;
+        if !matches!(input, Input::Ack(_) | Input::Flushed(_)) {
+            self.hear_links(now);
+        }
         self.reconciler.handle(now, input);
     }
 
@@ -152,6 +188,7 @@ impl Node {
         match request {
             face::Request::Resync => {
                 tracing::info!("reading the kernel back, as asked");
+                self.news.input = true;
                 self.reconciler.handle(now, Input::Resync);
             }
             face::Request::Rows(request, answer) => {
@@ -178,185 +215,8 @@ impl Node {
         }
     }
 
-    /// Computes what follows, asks for it, and publishes how things stand.
-    pub(super) fn settle(&mut self, now: Instant) {
-        for event in self.convergence.poll(now) {
-            self.calculator.handle(event);
-        }
-        self.resolve(now);
-        if self.refresh.is_some_and(|at| at <= now) {
-            self.refresh = None;
-            self.reconciler.handle(now, Input::Resync);
-        }
-        let mut clean = Vec::new();
-        while let Some(output) = self.reconciler.poll(now) {
-            let request = match output {
-                Output::Hello => dataplane::Request::Hello,
-                Output::Apply(batch) => dataplane::Request::Apply(batch),
-                Output::AddressClean(address) => {
-                    clean.push(address);
-                    continue;
-                }
-                Output::Notice(notice) => {
-                    self.notice(&notice);
-                    continue;
-                }
-            };
-            if let Some(requests) = &self.requests {
-                // If the connection has just ended, this is about to be told.
-                drop(requests.try_send(request));
-            }
-        }
-        self.tell();
-        for signal in self.consumers.clean(&clean) {
-            // Nobody may be there to hear it.
-            drop(self.signals.send(Arc::new(signal)));
-        }
-        self.publish();
-    }
-
-    /// Tells consumers what the helper has made.
-    fn tell(&mut self) {
-        if !self.calculator.knows_own_node() {
-            return;
-        }
-        let Some(told) = self.reconciler.tell() else {
-            return;
-        };
-        let local = self.calculator.host_addresses().collect();
-        let awaits = |prefix: &_| self.reconciler.awaits(prefix);
-        for signal in self.consumers.settle(told, &local, awaits) {
-            // Nobody may be there to hear it.
-            drop(self.signals.send(Arc::new(signal)));
-        }
-    }
-
-    /// Says what should be, once it is known.
-    ///
-    /// Without this node in the datastore nothing is touched: everything on it would look like a
-    /// leftover or another node's.
-    fn resolve(&mut self, now: Instant) {
-        let Some(complete) = self.complete else {
-            return;
-        };
-        if !self.calculator.knows_own_node() {
-            self.obstacles.set([format!(
-                "the datastore has no Node {}, so nothing is changed on this host: correct \
-                 node_name in calc.toml, or add the Node",
-                self.name
-            )]);
-            return;
-        }
-        let ops = self.calculator.resolve();
-        let tunnels: BTreeSet<Tunnel> = self.calculator.tunnels().collect();
-        let over = self
-            .kept
-            .difference(&tunnels)
-            .map(|tunnel| Op::TunnelDevice(*tunnel, None));
-        for op in over.collect::<Vec<_>>().into_iter().chain(ops) {
-            if let Op::TunnelDevice(tunnel, device) = &op {
-                if device.is_none() && tunnels.contains(tunnel) {
-                    self.kept.insert(*tunnel);
-                    continue;
-                }
-                self.kept.remove(tunnel);
-            }
-            if let Err(error) = self.reconciler.want(op) {
-                tracing::error!("{error}");
-            }
-        }
-        // Before the first lease, no interface is known.
-        if self.resyncs > 0 {
-            self.obstacles.set(self.calculator.obstacles());
-        }
-        // While an obstacle hides what a device is made of, it is no leftover.
-        let complete = complete && !self.calculator.lacks_uplink();
-        self.reconciler.handle(now, Input::InSync { complete });
-    }
-
-    /// Logs what the operator is to know, and keeps it while it lasts.
-    fn notice(&mut self, notice: &Notice) {
-        match notice {
-            Notice::Failed(op, _) => {
-                tracing::warn!("{notice}");
-                if self.failing.len() < MAX_FAILING {
-                    self.failing.insert(Notice::subject(op), notice.to_string());
-                }
-            }
-            Notice::Recovered(op) => {
-                tracing::info!("{notice}");
-                self.failing.remove(&Notice::subject(op));
-            }
-            Notice::FlowsForgotten(_) | Notice::Drift(_) => tracing::info!("{notice}"),
-            Notice::FlowsKept(..) | Notice::More(_) => tracing::warn!("{notice}"),
-        }
-    }
-
-    /// Returns all that is wrong, worst first.
-    fn problems(&mut self, held: usize) -> Vec<String> {
-        let unread = self
-            .complete
-            .is_none()
-            .then(|| "the datastore has not been read yet".to_owned());
-        if held == 0 {
-            self.failing.clear();
-        }
-        let failing = self.failing.values().cloned();
-        let rest = held.saturating_sub(self.failing.len());
-        let rest = (rest > 0).then(|| format!("{rest} more changes fail; see cairnctl routes"));
-        let old_flows = self.reconciler.with_old_flows().take(MAX_FAILING);
-        let old_flows = old_flows.map(|(address, why)| OldFlows(address, why).to_string());
-        let helper = self.helper_problem.clone().into_iter();
-        let datastore = self.datastore_problems.lines();
-        let obstacles = self.obstacles.lines();
-        helper
-            .chain(unread)
-            .chain(datastore)
-            .chain(failing)
-            .chain(self.contested.lines())
-            .chain(old_flows)
-            .chain(rest)
-            .chain(obstacles)
-            .collect()
-    }
-
-    /// Returns when to [`settle`](Self::settle) again if nothing happens.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let timeouts = [
-            self.reconciler.poll_timeout(),
-            self.convergence.poll_timeout(),
-            self.refresh,
-        ];
-        timeouts.into_iter().flatten().min()
-    }
-
     /// Returns how things stand.
     pub(super) fn status(&self) -> watch::Ref<'_, Status> {
         self.status.borrow()
-    }
-
-    fn publish(&mut self) {
-        let contested = self.reconciler.contested();
-        self.contested
-            .set(contested.map(|contested| contested.to_string()));
-        let counts = self.reconciler.totals();
-        let problems = self.problems(counts.held);
-        let status = Status {
-            in_sync: self.reconciler.is_in_sync()
-                && self.calculator.knows_own_node()
-                && !self.calculator.awaits_tunnel(),
-            connected: self.reconciler.is_connected(),
-            desired: counts.desired,
-            pending: counts.pending,
-            held: counts.held + counts.contested,
-            resyncs: self.resyncs,
-            drift: self.reconciler.drift().clone(),
-            problems,
-        };
-        self.status.send_if_modified(|published| {
-            let changed = *published != status;
-            *published = status;
-            changed
-        });
     }
 }

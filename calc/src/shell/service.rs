@@ -81,6 +81,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_loop_says_that_it_is_alive_at_half_of_what_is_asked() {
+        let service = |watchdog| Service {
+            watchdog,
+            ..Service::default()
+        };
+        let seconds = Duration::from_secs;
+        let asked = service(Some(seconds(20))).watchdog();
+        assert_eq!(asked, Some(seconds(10)));
+        assert_eq!(service(None).watchdog(), None);
+        assert_eq!(service(Some(Duration::ZERO)).watchdog(), None);
+    }
+
+    #[test]
     fn the_status_says_what_is_missing() {
         let status = Status::default();
         assert_eq!(text(&status), "waiting for the helper");

@@ -1,8 +1,9 @@
 //! The shell between a real datastore directory, a helper on a real socket and a client.
 
 mod consumers;
+mod turns;
 
-use std::{fs, future::Future, time::Duration};
+use std::{fs, future::Future, num::NonZeroU16, time::Duration};
 
 use ipc_proto::{
     BpfRoute,
@@ -49,6 +50,8 @@ fn config(dir: &TempDir, interval: Option<Duration>) -> (Config, UnixListener) {
         runtime_dir: dir.path().to_owned(),
         route_refresh_interval: interval,
         route_cleanup_grace_period: Duration::ZERO,
+        apply_burst: NonZeroU16::new(10).unwrap(),
+        apply_interval: Duration::from_millis(100),
         workload_table: crate::WorkloadTable::Main,
         face_users: Vec::new(),
     };
@@ -143,6 +146,34 @@ async fn the_kernel_is_put_right_again_after_each_way_to_ask_for_it() {
         let rows: ipc_proto::view::Rows = codec::decode(&rows).unwrap();
         assert_eq!(rows.rows, []);
         assert!(calc.rows(&ByteBuf::from(vec![7])).await.is_err());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_helper_of_another_version_is_named_and_one_of_the_same_is_waited_for() {
+    let dir = TempDir::new().unwrap();
+    let (config, listener) = config(&dir, None);
+    let socket = Helper::listen(dir.path());
+    let helper = Helper::default();
+    stray(&helper);
+    helper.0.lock().unwrap().version += 1;
+    beside(config, listener, async {
+        let calc = face(&dir).await;
+        let connection = helper.accept(&socket).await;
+        let reported = || async {
+            let problems = property::<Vec<String>>(&calc, "Problems").await;
+            problems
+                .iter()
+                .any(|problem| problem.contains("install both from the same release"))
+        };
+        eventually("the report", reported).await;
+        assert!(!property::<bool>(&calc, "Connected").await);
+        drop(connection);
+        helper.0.lock().unwrap().version -= 1;
+        let _connection = helper.accept(&socket).await;
+        swept(&helper).await;
+        assert!(!reported().await);
     })
     .await;
 }

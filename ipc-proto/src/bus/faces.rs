@@ -61,6 +61,10 @@ pub trait Calc1 {
     /// More has changed than is told: only another snapshot has it.
     #[zbus(signal)]
     fn reset(&self, seq: u64) -> zbus::Result<()>;
+    /// The kernel holds all that the datastore asks for, for the first time in this life of the
+    /// process.
+    #[zbus(signal)]
+    fn dataplane_in_sync(&self) -> zbus::Result<()>;
     /// Which life of the process this is.
     #[zbus(property)]
     fn incarnation(&self) -> zbus::Result<u64>;

@@ -17,6 +17,7 @@ fn what_is_not_said_has_the_reference_implementations_default() {
     assert_eq!(config.policy.safe_protocol, 80);
     assert!(config.policy.remove_external_routes);
     assert_eq!(config.policy.uplinks, Uplinks::Auto);
+    assert_eq!(config.policy.excluded, ["kube-ipvs0".parse().unwrap()]);
 }
 
 #[test]
@@ -38,6 +39,14 @@ fn what_makes_no_sense_is_refused_by_the_name_of_its_key() {
         (
             "user = 1\ncalc_user = 2\ntunnel_v6 = \"cali0\"",
             "tunnel_v6",
+        ),
+        (
+            "user = 1\ncalc_user = 2\ninterface_exclude = [\"vxlan.calico\"]",
+            "tunnel_v4",
+        ),
+        (
+            "user = 1\ncalc_user = 2\ninterface_exclude = [\"/kube/\"]",
+            "interface_exclude",
         ),
         (
             "user = 1\ncalc_user = 2\nsafe_protocol = 2",

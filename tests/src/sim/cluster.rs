@@ -93,6 +93,7 @@ pub(super) fn policy(narrow: bool) -> Policy {
         tunnel_v4: name("vxlan.calico"),
         tunnel_v6: name("vxlan-v6.calico"),
         uplinks: Uplinks::Auto,
+        excluded: Vec::new(),
         device_protocol: 3,
         safe_protocol: 80,
         second_table: None,

@@ -221,3 +221,30 @@ fn links_that_come_and_go_under_its_hands_disturb_no_other() {
         },
     );
 }
+
+#[test]
+fn an_excluded_interfaces_addresses_are_not_this_hosts() {
+    test(
+        "workloads::an_excluded_interfaces_addresses_are_not_this_hosts",
+        |world| {
+            let [node, _] = &world.nodes;
+            // The second one shows that the first one has been heard of.
+            for (name, address) in [("kube-ipvs0", "10.96.0.10"), ("other", "10.96.0.11")] {
+                node.netns.run(&format!("ip link add {name} type dummy"));
+                node.netns
+                    .run(&format!("ip address add {address}/32 dev {name}"));
+            }
+            let entry = |last: &str| {
+                format!(r#""key":["0x20","0x00","0x00","0x00","0x0a","0x60","0x00","{last}"]"#)
+            };
+            eventually("an entry of the other's address", || {
+                let state = node.kernel_state();
+                let is_there = state.contains(&entry("0x0b"));
+                is_there.then_some(()).ok_or(state)
+            });
+            node.converged();
+            let state = node.kernel_state();
+            assert!(!state.contains(&entry("0x0a")), "{state}");
+        },
+    );
+}

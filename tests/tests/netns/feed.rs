@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, process::Command};
 
 use futures_util::StreamExt;
-use ipc_proto::{Link, LinkEvent, Observed};
+use ipc_proto::{Link, LinkEvent, LinkProfile, LinkRole, Observed, Op, OpError};
 use tests::{
     helper::{self, Helper},
     netns::shell,
@@ -93,6 +93,59 @@ fn what_the_kernel_could_not_tell_leaves_a_gap_in_the_numbers() {
             let signal = feeds.next().await.unwrap();
             let feed = helper::feed(signal.args().unwrap().feed());
             assert_eq!(feed.seq, welcome.feed + 1);
+        },
+    );
+}
+
+#[test]
+fn an_excluded_interface_has_no_address_and_no_role() {
+    test(
+        "feed::an_excluded_interface_has_no_address_and_no_role",
+        || async {
+            // As kube-proxy and a DNS cache keep services' addresses.
+            shell(
+                "ip link add kube-ipvs0 type dummy; ip address add 10.96.0.10/32 dev kube-ipvs0
+                 ip link add nodelocaldns type dummy; ip address add 10.96.0.20/32 dev nodelocaldns",
+            );
+            let own = "10.96.0.20/32".parse().unwrap();
+            for (excluded, seen) in [
+                ("", (vec![own], LinkRole::Uplink)),
+                (
+                    "interface_exclude = ['kube-ipvs0', 'nodelocaldns']",
+                    (Vec::new(), LinkRole::Other),
+                ),
+            ] {
+                let helper = Helper::start(excluded);
+                let mut calc = helper.connect().await;
+                let mut feeds = calc.proxy.receive_links_changed().await.unwrap();
+                let (_, items) = calc.hello().await;
+                let ipvs = helper::link_state(&items, "kube-ipvs0");
+                assert_eq!((&*ipvs.addresses, ipvs.role), (&[][..], LinkRole::Other));
+                let dns = helper::link_state(&items, "nodelocaldns");
+                assert_eq!((dns.addresses, dns.role), seen);
+
+                // What is told later has none either.
+                shell(
+                    "ip address add 10.96.0.11/32 dev kube-ipvs0; ip link set kube-ipvs0 mtu 1400",
+                );
+                let signal = feeds.next().await.unwrap();
+                let events = helper::feed(signal.args().unwrap().feed()).events;
+                let [LinkEvent::Set(state)] = events.as_slice() else {
+                    panic!("{events:?}");
+                };
+                assert_eq!((state.mtu, &*state.addresses), (1400, &[][..]));
+                let profile = LinkProfile::Uplink;
+                let failed = calc
+                    .apply([Op::LinkSettings(state.link.clone(), Some(profile))])
+                    .await;
+                assert!(
+                    matches!(&failed[..], [(0, OpError::Denied(_))]),
+                    "{failed:?}"
+                );
+                shell(
+                    "ip address del 10.96.0.11/32 dev kube-ipvs0; ip link set kube-ipvs0 mtu 1500",
+                );
+            }
         },
     );
 }

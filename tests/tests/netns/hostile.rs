@@ -105,6 +105,12 @@ fn another_version_is_told_so() {
             error.contains("NotSupported") && error.contains("one package"),
             "{error}"
         );
+        let log = helper.log();
+        let said = format!(
+            "the client version {}: both must come from one package",
+            VERSION + 1
+        );
+        assert!(log.contains(&said), "{log}");
     });
 }
 

@@ -43,8 +43,8 @@ impl Subscriber {
         }
         match self.progress.clone() {
             Progress::Lost | Progress::Reading(..) => self.heard.push(signal),
-            Progress::Following(seq) if signal.seq() <= seq => {}
-            Progress::Following(seq) if signal.seq() == seq + 1 => {
+            Progress::Following(seq) if signal.after() < seq => {}
+            Progress::Following(seq) if signal.after() == seq => {
                 self.progress = Progress::Following(seq + 1);
                 self.apply(signal);
             }
@@ -100,7 +100,7 @@ impl Subscriber {
                 }
             }
             Signal::HostIps { addresses, .. } => self.host_ips = addresses,
-            Signal::Clean { .. } | Signal::Reset { .. } => {}
+            Signal::Clean { .. } | Signal::Reset { .. } | Signal::InSync { .. } => {}
         }
     }
 }
