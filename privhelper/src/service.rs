@@ -5,15 +5,20 @@
 
 use std::{io, thread};
 
-use ipc_proto::{FlowsDone, bus, codec};
+use ipc_proto::{
+    FlowsDone,
+    bus::{self, Hangup},
+    codec,
+};
 use nix::unistd::Uid;
 use serde_bytes::ByteBuf;
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{broadcast::Receiver, mpsc, oneshot},
     task::JoinHandle,
+    time::timeout,
 };
-use zbus::{Connection, fdo, object_server::SignalEmitter};
+use zbus::{fdo, object_server::SignalEmitter};
 
 use crate::{
     conntrack::Flushed,
@@ -109,26 +114,39 @@ fn dbus_error(refusal: &Refusal) -> fdo::Error {
     }
 }
 
-/// The D-Bus object.
+/// The D-Bus object of one connection.
 #[derive(Debug)]
-struct DataplaneObject(Worker);
+struct DataplaneObject {
+    worker: Worker,
+    hangup: Hangup,
+}
+
+impl DataplaneObject {
+    async fn ask(&self, what: What) -> fdo::Result<ByteBuf> {
+        // What a client that has been replaced has asked before must not touch the next one's lease.
+        if self.hangup.is_ended() {
+            return Err(fdo::Error::Disconnected("another client came".into()));
+        }
+        self.worker.ask(what).await
+    }
+}
 
 // Without `spawn = false` zbus may run two calls at once, or the second one first.
 #[zbus::interface(name = "io.cairn.Dataplane1", spawn = false)]
 impl DataplaneObject {
     /// Starts a lease and ends the one before.
     async fn hello(&self, hello: ByteBuf) -> fdo::Result<ByteBuf> {
-        self.0.ask(What::Hello(hello)).await
+        self.ask(What::Hello(hello)).await
     }
 
     /// Returns a page of the snapshot that was read for the lease.
     async fn page(&self, request: ByteBuf) -> fdo::Result<ByteBuf> {
-        self.0.ask(What::Page(request)).await
+        self.ask(What::Page(request)).await
     }
 
     /// Applies a batch.
     async fn apply(&self, batch: ByteBuf) -> fdo::Result<ByteBuf> {
-        self.0.ask(What::Apply(batch)).await
+        self.ask(What::Apply(batch)).await
     }
 
     /// Interfaces have changed.
@@ -172,12 +190,12 @@ pub async fn serve(
     }
 }
 
-/// Closes a connection even if the task that serves it is cancelled.
-struct Closing(Connection);
+/// Ends a connection even if the task that serves it is cancelled, and whatever it is stuck in.
+struct Closing(Hangup);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        tokio::spawn(self.0.clone().close());
+        self.0.end();
     }
 }
 
@@ -187,14 +205,19 @@ async fn serve_client(
     watched: &Watched,
     mut flushed: Receiver<FlowsDone>,
 ) -> zbus::Result<()> {
-    let object = DataplaneObject(worker.clone());
-    let connection = bus::server(stream)
+    let closing = Closing(Hangup::default());
+    let object = DataplaneObject {
+        worker: worker.clone(),
+        hangup: closing.0.clone(),
+    };
+    let connection = bus::server_until(stream, &closing.0)
         .serve_at(bus::DATAPLANE_PATH, object)
-        .build()
-        .await?;
-    let connection = Closing(connection);
+        .build();
+    let connection = timeout(bus::HANDSHAKE_TIMEOUT, connection)
+        .await
+        .map_err(failure)??;
     tracing::debug!("calc connected");
-    let emitter = SignalEmitter::new(&connection.0, bus::DATAPLANE_PATH)?;
+    let emitter = SignalEmitter::new(&connection, bus::DATAPLANE_PATH)?;
     let feed = async {
         loop {
             watched.changed().await;
@@ -214,7 +237,7 @@ async fn serve_client(
         }
     };
     tokio::select! {
-        () = connection.0.closed() => Ok(()),
+        () = connection.closed() => Ok(()),
         result = feed => result,
         result = ends => result,
     }

@@ -16,6 +16,8 @@ mod lookups;
 mod ownership;
 #[path = "netns/routes.rs"]
 mod routes;
+#[path = "netns/wire.rs"]
+mod wire;
 
 use std::net::IpAddr;
 
