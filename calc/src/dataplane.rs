@@ -37,6 +37,7 @@ use tokio::{
 use zbus::{Connection, MatchRule, MessageStream, message, proxy::CacheProperties};
 
 pub use self::feed::{FeedOrder, Gap};
+use crate::reading::Reading;
 
 /// The wait after a connection that ended early; it doubles from there.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -67,7 +68,7 @@ pub(crate) enum Event {
     /// It cannot be reached, or no longer.
     Disconnected(Error),
     /// It has started a lease.
-    Welcome(Welcome, Vec<Observed>),
+    Welcome(Welcome, Reading),
     /// It has carried out a batch.
     Ack(Ack),
     /// It has ended flow flushes.
@@ -222,14 +223,17 @@ async fn signals(connection: &Connection) -> zbus::Result<MessageStream> {
     MessageStream::for_match_rule(rule, connection, Some(FEED_QUEUE)).await
 }
 
-/// Starts a lease, and returns it with all that the helper has read.
+/// Starts a lease, and returns it with the pages that the helper has read.
 ///
 /// Pages are decoded by other threads, while the next ones are on their way.
 ///
 /// # Errors
 ///
 /// If the helper does not answer, or not as it should.
-pub async fn hello(proxy: &DataplaneProxy<'_>) -> Result<(Welcome, Vec<Observed>), Error> {
+pub async fn hello<P>(proxy: &DataplaneProxy<'_>) -> Result<(Welcome, Vec<P>), Error>
+where
+    P: FromIterator<Observed> + Send + 'static,
+{
     let request = encode(&Hello { version: VERSION })?;
     let bytes = proxy.hello(&request).await.map_err(failed("Hello"))?;
     let welcome: Welcome = decode("welcome", &bytes)?;
@@ -238,28 +242,37 @@ pub async fn hello(proxy: &DataplaneProxy<'_>) -> Result<(Welcome, Vec<Observed>
             theirs: welcome.version,
         });
     }
-    let mut pages = Vec::new();
-    for page in 0..welcome.pages {
-        let snapshot = welcome.snapshot;
-        let request = encode(&PageRequest { snapshot, page })?;
-        let bytes = proxy.page(&request).await.map_err(failed("Page"))?;
-        pages.push(spawn_blocking(move || decode::<Page>("page", &bytes)));
+    let lease = welcome.lease;
+    let mut decoding = Vec::new();
+    for page in 0.. {
+        let request = encode(&PageRequest { lease, page })?;
+        let (last, bytes) = proxy.page(&request).await.map_err(failed("Page"))?;
+        decoding.push(spawn_blocking(move || {
+            let page: Page = decode("page", &bytes)?;
+            Ok::<P, Error>(page.items.into_iter().collect())
+        }));
+        if last {
+            break;
+        }
     }
-    let mut observed = Vec::new();
-    for page in pages {
+    let mut pages = Vec::with_capacity(decoding.len());
+    for page in decoding {
         // A panic ends the process, and only its end cancels.
-        let page = page.await.map_err(|_ending| Error::Closed)??;
-        observed.extend(page.items);
+        pages.push(page.await.map_err(|_ending| Error::Closed)??);
     }
-    Ok((welcome, observed))
+    Ok((welcome, pages))
 }
 
 /// Makes a request.
 async fn answer(proxy: &DataplaneProxy<'_>, request: Request) -> Result<Event, Error> {
     match request {
         Request::Hello => {
-            let (welcome, observed) = hello(proxy).await?;
-            Ok(Event::Welcome(welcome, observed))
+            let (welcome, pages) = hello::<Reading>(proxy).await?;
+            let mut reading = Reading::default();
+            for page in pages {
+                reading.append(page);
+            }
+            Ok(Event::Welcome(welcome, reading))
         }
         Request::Apply(batch) => {
             let bytes = encode(&batch)?;

@@ -16,12 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ipc_proto::{
-    Batch, BatchId, FlowsDone, Lane, Lease, LinkRole, LinkState, Observed, Op, OpError, Step,
-};
+use ipc_proto::{Batch, BatchId, FlowsDone, Lane, Lease, LinkRole, LinkState, Op, OpError, Step};
 
 pub(crate) use self::owner::{Owner, Pods, is_pods, of_bpf, of_kernel};
-use crate::{delta::Actual, table::backoff};
+use crate::{delta::Actual, reading::Reading, table::backoff};
 
 /// How long a new owner waits for the flows of the former one to be forgotten.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -108,8 +106,8 @@ pub(crate) struct Flows {
     duties: BTreeMap<IpAddr, Duty>,
     /// Addresses to be looked at again.
     dirty: BTreeSet<IpAddr>,
-    /// Addresses of which a route is being set.
-    setting: BTreeSet<IpAddr>,
+    /// Addresses of which routes are being set, and how many.
+    setting: BTreeMap<IpAddr, usize>,
     flight: Option<Flight>,
     pods: Pods,
     /// Whether this process has written anything.
@@ -140,20 +138,16 @@ impl Flows {
     }
 
     /// Takes in all that the helper has read.
-    pub(crate) fn observed(&mut self, all: &[Observed]) {
+    pub(crate) fn observed(&mut self, reading: &Reading) {
         self.flight = None;
-        for item in all {
-            if let Observed::Link(state) = item {
-                self.link(state);
-            }
+        for state in &reading.links {
+            self.link(state);
         }
         if self.off {
             return;
         }
-        for item in all {
-            if let Some((address, Some(owner))) = owner::observed(item, &self.pods) {
-                self.past.entry(address).or_default().insert(owner);
-            }
+        for (address, owner) in owner::read(reading, &self.pods) {
+            self.past.entry(address).or_default().insert(owner);
         }
         self.dirty.extend(self.past.keys());
     }
@@ -162,7 +156,7 @@ impl Flows {
     pub(crate) fn sent(&mut self, op: &Op) {
         if let Some((address, Some(owner))) = owner::set(op, &self.pods).filter(|_| !self.off) {
             self.past.entry(address).or_default().insert(owner);
-            self.setting.insert(address);
+            *self.setting.entry(address).or_default() += 1;
         }
     }
 
@@ -171,7 +165,14 @@ impl Flows {
         let Some(address) = owner::address(op) else {
             return;
         };
-        self.setting.remove(&address);
+        if let (Some((_, Some(_))), Some(count)) =
+            (owner::set(op, &self.pods), self.setting.get_mut(&address))
+        {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.setting.remove(&address);
+            }
+        }
         self.dirty.insert(address);
         if let (Some(error), Some(duty)) = (failed, self.duties.get_mut(&address)) {
             duty.fail(now, error.clone());
@@ -181,7 +182,7 @@ impl Flows {
     /// Forgets what is under way: the helper may carry it out or not.
     pub(crate) fn restart(&mut self) {
         self.flight = None;
-        self.dirty.extend(mem::take(&mut self.setting));
+        self.dirty.extend(mem::take(&mut self.setting).into_keys());
     }
 
     /// Takes in that this process begins to write: where it is to set the first route of a pod, one
@@ -250,7 +251,7 @@ impl Flows {
             Actual::Wrong => true,
         };
         let duty = self.duties.entry(address).or_default();
-        duty.blocked = self.setting.contains(&address) || leads.iter().any(leads_astray);
+        duty.blocked = self.setting.contains_key(&address) || leads.iter().any(leads_astray);
         duty.since = (!desired.is_empty()).then(|| duty.since.unwrap_or(now));
         duty.desired = desired;
     }

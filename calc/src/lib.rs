@@ -15,6 +15,7 @@ mod index;
 mod kind;
 mod obstacles;
 mod prefix;
+mod reading;
 mod reconciler;
 mod resolver;
 pub mod route;
@@ -27,6 +28,7 @@ pub use self::{
     config::{Config, ConfigError},
     dataplane::{Error as DataplaneError, FeedOrder, Gap, hello},
     index::WorkloadTable,
+    reading::Reading,
     reconciler::{Counts, Input, Notice, Output, Page, Reconciler, Told, Unplaced},
     shell::ShellError,
     start::{StartError, start},

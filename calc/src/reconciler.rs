@@ -2,7 +2,9 @@
 //!
 //! Pure: time comes in with each call and requests go out as values. There is at most one request
 //! in flight, so whatever changes meanwhile is coalesced by key, and any doubt about what the
-//! kernel holds ends in a new lease. Nothing is written before the datastore has shown all that it
+//! kernel holds ends in a new lease. What follows a batch is planned with it, and sent before that
+//! one's answer is taken in, if all of it was made and nothing else has happened.
+//! Nothing is written before the datastore has shown all that it
 //! holds and the helper all that the kernel does.
 
 mod devices;
@@ -21,8 +23,7 @@ use std::{
 };
 
 use ipc_proto::{
-    Ack, Batch, BatchId, BpfRoute, FlowsDone, Lane, Lease, LinkEvent, Observed, Op, OpError,
-    Welcome,
+    Ack, Batch, BatchId, BpfRoute, FlowsDone, Lane, Lease, LinkEvent, Op, OpError, Step, Welcome,
     view::{self, Row},
 };
 use ipnet::IpNet;
@@ -42,8 +43,13 @@ pub use self::{
 pub use crate::table::Counts;
 use crate::{
     flows::{Flows, News},
+    reading::Reading,
     table::Verdict,
 };
+
+/// How many batches are planned at a time: each but the first is sent if all before it was made and
+/// nothing else has happened, so that the helper waits for nothing but the wire.
+const PLANNED: usize = 8;
 
 /// How many notices an answer may cause, lest a full table of failures floods the log.
 const MAX_NOTICES: usize = 16;
@@ -61,7 +67,7 @@ pub enum Input {
     /// The helper went away, or a request got no usable answer.
     Disconnected,
     /// The answer to [`Output::Hello`], with what the helper read.
-    Welcome(Welcome, Vec<Observed>),
+    Welcome(Welcome, Reading),
     /// The answer to [`Output::Apply`].
     Ack(Ack),
     /// The flushes of a batch of [`Lane::Flows`] have ended.
@@ -161,6 +167,10 @@ pub struct Reconciler {
     grace: Grace,
     flows: Flows,
     peer: Peer,
+    /// The batches that follow the one in flight.
+    plan: VecDeque<Vec<Step>>,
+    /// What was made, and when; it is taken in once what follows is on its way.
+    made: Option<(Instant, Vec<Op>)>,
     datastore: Datastore,
     /// Whether this connection has had a lease.
     welcomed: bool,
@@ -198,6 +208,7 @@ impl Reconciler {
     ///
     /// If there is no table for ops of its kind.
     pub fn want(&mut self, op: Op) -> Result<(), Unplaced> {
+        self.replan();
         self.flows.want(&op);
         let ends = self.grace.ends_with(&op);
         self.tables.want(op)?;
@@ -212,23 +223,31 @@ impl Reconciler {
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::InSync { complete } => {
-                self.datastore = if complete {
+                let datastore = if complete {
                     Datastore::Complete
                 } else {
                     Datastore::Incomplete
                 };
+                if self.datastore != datastore {
+                    self.replan();
+                    self.datastore = datastore;
+                }
             }
             Input::Connected => self.restart(Peer::Fresh),
             Input::Disconnected => self.restart(Peer::Gone),
-            Input::Welcome(welcome, observed) => self.welcome(now, &welcome, observed),
+            Input::Welcome(welcome, reading) => self.welcome(now, &welcome, reading),
             Input::Ack(ack) => self.ack(now, ack),
             Input::Flushed(done) => self.flushed(now, done),
-            Input::Resync => match self.peer {
-                Peer::Idle(_) => self.peer = Peer::Fresh,
-                Peer::Greeting | Peer::Busy(_) => self.resync = true,
-                Peer::Gone | Peer::Fresh => {}
-            },
+            Input::Resync => {
+                self.replan();
+                match self.peer {
+                    Peer::Idle(_) => self.peer = Peer::Fresh,
+                    Peer::Greeting | Peer::Busy(_) => self.resync = true,
+                    Peer::Gone | Peer::Fresh => {}
+                }
+            }
             Input::Link(event) => {
+                self.replan();
                 match &event {
                     LinkEvent::Set(state) => {
                         self.flows.link(state);
@@ -249,6 +268,10 @@ impl Reconciler {
 
     /// Returns the next request, if there is one to make.
     pub fn poll(&mut self, now: Instant) -> Option<Output> {
+        if let Some(batch) = self.follow() {
+            return Some(Output::Apply(batch));
+        }
+        self.take_in_made();
         let lane = self.lane();
         if lane.is_some() {
             self.review_links(now);
@@ -293,17 +316,45 @@ impl Reconciler {
         }
     }
 
-    /// Returns the changes that can be made, and has them in flight.
+    /// Returns the first of the changes that can be made, and has them in flight.
     fn changes(&mut self, now: Instant, grant: Grant) -> Option<Batch> {
         self.tables.tick(now);
-        let mut steps = Steps::new(grant.max_steps);
+        let mut steps = Steps::new(grant.max_steps, PLANNED);
         let sweeps = self.sweeps();
         self.tables
             .offer(grant.bpf_max_entries, sweeps, &self.flows, &mut steps);
-        let steps = steps.into_vec();
-        if steps.is_empty() {
+        self.plan = steps.into_batches();
+        let steps = self.plan.pop_front()?;
+        let batch = self.send(grant, steps);
+        Some(batch)
+    }
+
+    /// Returns the batch that was planned for after the one that was made, and has it in flight.
+    fn follow(&mut self) -> Option<Batch> {
+        let Peer::Idle(grant) = self.peer else {
             return None;
+        };
+        let steps = self.plan.pop_front()?;
+        let batch = self.send(grant, steps);
+        self.next_id += 1;
+        Some(batch)
+    }
+
+    /// Forgets what is planned: something else has happened.
+    fn replan(&mut self) {
+        self.plan.clear();
+        self.take_in_made();
+    }
+
+    /// Takes in what was made.
+    fn take_in_made(&mut self) {
+        if let Some((now, ops)) = self.made.take() {
+            self.settle(now, ops, BTreeMap::new());
         }
+    }
+
+    /// Has changes in flight.
+    fn send(&mut self, grant: Grant, steps: Vec<Step>) -> Batch {
         for step in &steps {
             self.flows.sent(&step.op);
         }
@@ -314,12 +365,12 @@ impl Reconciler {
             ops: steps.iter().map(|step| step.op.clone()).collect(),
             doubts: Vec::new(),
         });
-        Some(Batch {
+        Batch {
             lease: grant.lease,
             lane: Lane::State,
             id,
             steps,
-        })
+        }
     }
 
     /// Returns when to call [`poll`](Self::poll) again if nothing happens.
@@ -421,6 +472,7 @@ impl Reconciler {
 
     /// Starts over with `peer`. What is in flight may be carried out or not.
     fn restart(&mut self, peer: Peer) {
+        self.replan();
         if let Peer::Busy(flight) = std::mem::replace(&mut self.peer, peer) {
             for op in flight.ops {
                 self.tables.lose(op);
@@ -434,14 +486,14 @@ impl Reconciler {
         }
     }
 
-    fn welcome(&mut self, now: Instant, welcome: &Welcome, observed: Vec<Observed>) {
+    fn welcome(&mut self, now: Instant, welcome: &Welcome, reading: Reading) {
         if !matches!(self.peer, Peer::Greeting) {
             return;
         }
-        self.flows.observed(&observed);
-        self.grace.all(now, &observed);
-        let spared = self.grace.spared(&observed);
-        let (links, recovered) = self.tables.resync(now, observed);
+        self.flows.observed(&reading);
+        self.grace.all(now, &reading.links);
+        let spared = self.grace.spared(&reading.kernel_routes);
+        let (links, recovered) = self.tables.resync(now, reading);
         self.tables.spare(spared);
         self.links = Links::new(links);
         self.devices.take_suspects();
@@ -468,10 +520,28 @@ impl Reconciler {
                 return;
             }
         };
-        let mut failed: BTreeMap<u32, _> = ack.failed.into_iter().collect();
+        self.take_in_made();
+        if ack.failed.is_empty() && !self.plan.is_empty() {
+            self.made = Some((now, flight.ops));
+        } else {
+            self.plan.clear();
+            self.settle(now, flight.ops, ack.failed.into_iter().collect());
+            for doubt in &flight.doubts {
+                self.tables.doubt(doubt);
+            }
+        }
+        if self.telling == Telling::Done {
+            self.telling = Telling::Due;
+        }
+        self.idle(flight.grant);
+    }
+
+    /// Takes in what became of the steps of a batch: those that `failed`, by their index, and the
+    /// others, which were made.
+    fn settle(&mut self, now: Instant, ops: Vec<Op>, mut failed: BTreeMap<u32, OpError>) {
         let mut notices = Vec::new();
         let mut neighbour_set = false;
-        for (index, op) in (0..).zip(flight.ops) {
+        for (index, op) in (0..).zip(ops) {
             let error = failed.remove(&index);
             self.flows.settled(now, &op, error.as_ref());
             neighbour_set |= error.is_none() && matches!(op, Op::Neighbour(_, Some(_)));
@@ -484,17 +554,11 @@ impl Reconciler {
         if neighbour_set {
             self.tables.retry_not_tried();
         }
-        for doubt in &flight.doubts {
-            self.tables.doubt(doubt);
-        }
         self.notify(notices);
-        if self.telling == Telling::Done {
-            self.telling = Telling::Due;
-        }
-        self.idle(flight.grant);
     }
 
     fn flushed(&mut self, now: Instant, done: FlowsDone) {
+        self.replan();
         let mut news = Vec::new();
         self.flows.done(now, done, &self.tables, &mut news);
         self.report(news);

@@ -62,7 +62,9 @@ pub fn start(config: &Path) -> Result<(), StartError> {
         .map_err(io("LISTEN_FDS"))?
         .ok_or(StartError::NoSocket)?;
     warn_of_capabilities();
-    tokio::runtime::Builder::new_current_thread()
+    // The cores have a thread of their own: what is to be sent does not wait for what is computed.
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build()
         .map_err(io("cannot start the runtime"))?

@@ -18,7 +18,7 @@ pub use self::{
     l2::{Endpoint, FdbKey, NeighbourKey, TunnelDevice},
     message::{
         Ack, AttachmentKey, Batch, BatchId, Feed, FlowsDone, Hello, Incarnation, Lane, Lease,
-        Observed, Op, OpError, Page, PageRequest, SnapshotId, Step, VERSION, Welcome,
+        Observed, Op, OpError, Page, PageRequest, Step, VERSION, Welcome,
     },
     route::{
         BpfRoute, BpfTarget, Flags, Hook, Hop, KernelRoute, Masquerade, ProgramSettings, Protocol,

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The version of everything in this crate that goes over the wire. Both sides must have the same.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// One life of a process: another number means that it has crashed or restarted meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,11 +56,8 @@ pub struct Hello {
     pub version: u16,
 }
 
-/// The number of a snapshot, unique within an incarnation of the helper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SnapshotId(pub u64);
-
-/// The answer to [`Hello`].
+/// The answer to [`Hello`]; the snapshot that is read for the lease follows page by page, by
+/// [`PageRequest`], and is being read meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// [`VERSION`] of who answers.
@@ -73,24 +70,20 @@ pub struct Welcome {
     pub max_steps: u32,
     /// The size of each BPF route map in entries.
     pub bpf_max_entries: u32,
-    /// The snapshot that was read for this lease.
-    pub snapshot: SnapshotId,
-    /// How many pages it has.
-    pub pages: u32,
     /// The [`Feed::seq`] that the snapshot's links include.
     pub feed: u64,
 }
 
-/// Asks for one page of a snapshot.
+/// Asks for the next page of a snapshot; each can be had once, and is told to be the last or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageRequest {
-    /// Which snapshot.
-    pub snapshot: SnapshotId,
-    /// Which page, from 0.
+    /// The lease that it is read for.
+    pub lease: Lease,
+    /// Which page that is, from 0.
     pub page: u32,
 }
 
-/// One page of a snapshot; the last one frees it.
+/// One page of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// What was read.

@@ -11,8 +11,8 @@ use ipc_proto::{
     Ack, AttachmentKey, Batch, BatchId, BpfRoute, BpfTarget, Endpoint, FdbKey, Feed, Flags,
     FlowsDone, Hello, Hook, Hop, Incarnation, KernelRoute, Lane, Lease, Link, LinkEvent,
     LinkProfile, LinkRole, LinkState, Mac, Masquerade, NeighbourKey, Observed, Op, OpError, Page,
-    PageRequest, ProgramSettings, Protocol, RouteKey, RouteKind, Rule, SnapshotId, Step, Table,
-    Tunnel, TunnelDevice, VERSION, Welcome, codec,
+    PageRequest, ProgramSettings, Protocol, RouteKey, RouteKind, Rule, Step, Table, Tunnel,
+    TunnelDevice, VERSION, Welcome, codec,
     view::{Kind, Reason, Row, Rows, RowsRequest},
 };
 use proptest::prelude::*;
@@ -245,20 +245,13 @@ fn the_bytes_of_each_message_are_as_recorded() {
         lease,
         max_steps: 2048,
         bpf_max_entries: 262_144,
-        snapshot: SnapshotId(9),
-        pages: 2,
         feed: 17,
     };
     golden("hello", &Hello { version: VERSION });
     golden("welcome", &welcome);
-    golden(
-        "page_request",
-        &PageRequest {
-            snapshot: SnapshotId(9),
-            page: 1,
-        },
-    );
-    golden("page", &Page { items: observed() });
+    golden("page_request", &PageRequest { lease, page: 1 });
+    let items = observed();
+    golden("page", &Page { items });
     golden(
         "batch",
         &Batch {

@@ -1,17 +1,22 @@
-//! A snapshot, cut into pages that fit into messages. Pure.
+//! A snapshot on its way: cut into pages that fit into messages.
 //!
-//! Pages are encoded as items arrive, so that a full map costs its bytes and not its objects, and by a
-//! thread of their own, so that reading the kernel goes on meanwhile.
+//! Pages are encoded as items arrive, so that a full map costs its bytes and not its objects, by a
+//! thread of their own, so that reading the kernel goes on meanwhile, and are had before all is read.
+//! They wait in memory for whoever is slow to ask: nobody can stop the reading, and what is read is
+//! bounded by the size of the maps.
 
 use std::{
-    sync::mpsc::{self, SyncSender},
+    sync::mpsc::{self, Receiver, SyncSender},
     thread,
 };
 
 use ipc_proto::{
-    Observed, Page,
+    Lease, Observed, Page, PageRequest,
     codec::{self, EncodeError},
 };
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use crate::{dataplane::SnapshotError, session::Refusal};
 
 /// How many items a page holds if they are of the usual size.
 const ITEMS: usize = 4096;
@@ -21,15 +26,49 @@ const BYTES: usize = codec::MAX_LEN / 4;
 /// How many pages wait to be encoded at most.
 const WAITING: usize = 4;
 
-/// See the [module](self).
-#[derive(Debug, Default)]
-pub struct Pages(Vec<Vec<u8>>);
+/// The pages of one snapshot, as they come.
+#[derive(Debug)]
+pub struct Pages {
+    lease: Lease,
+    next: u32,
+    coming: UnboundedReceiver<Coming>,
+}
+
+/// Whether a page is the last and its bytes, or why there are no more.
+pub type Coming = Result<(bool, Vec<u8>), Refusal>;
+
+impl Pages {
+    /// Has the snapshot for `lease` come from there.
+    #[must_use]
+    pub fn new(lease: Lease, coming: UnboundedReceiver<Coming>) -> Self {
+        Self {
+            lease,
+            next: 0,
+            coming,
+        }
+    }
+
+    /// Serves [`PageRequest`], as soon as there is a page.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`], also where the rest of the snapshot cannot be read.
+    pub async fn serve(&mut self, request: &[u8]) -> Coming {
+        let PageRequest { lease, page } = codec::decode(request)?;
+        if (lease, page) != (self.lease, self.next) {
+            return Err(Refusal::NoPage);
+        }
+        let page = self.coming.recv().await.ok_or(Refusal::NoPage)?;
+        self.next = self.next.saturating_add(1);
+        page
+    }
+}
 
 /// Takes the items of a snapshot that is being read.
 #[derive(Debug)]
 pub struct Sink {
     items: Vec<Observed>,
-    full: SyncSender<Vec<Observed>>,
+    full: SyncSender<(bool, Page)>,
 }
 
 impl Sink {
@@ -37,91 +76,77 @@ impl Sink {
     pub fn push(&mut self, item: Observed) {
         self.items.push(item);
         if self.items.len() == ITEMS {
-            self.turn();
+            self.turn(false);
         }
     }
 
-    fn turn(&mut self) {
+    fn turn(&mut self, last: bool) {
         let items = std::mem::replace(&mut self.items, Vec::with_capacity(ITEMS));
-        // An encoder that has failed says so at the end.
-        drop(self.full.send(items));
+        // An encoder that has failed has said so.
+        drop(self.full.send((last, Page { items })));
     }
 }
 
-impl Pages {
-    /// Has `read` give all items to a sink and returns their pages, of which there is at least one,
-    /// and what `read` returned.
-    ///
-    /// # Errors
-    ///
-    /// If an item does not fit into a message.
-    pub fn of<T>(read: impl FnOnce(&mut Sink) -> T) -> Result<(Self, T), EncodeError> {
-        thread::scope(|scope| {
-            let (full, waiting) = mpsc::sync_channel(WAITING);
-            let encoder = scope.spawn(move || -> Result<Self, EncodeError> {
-                let mut pages = Self::default();
-                waiting
-                    .into_iter()
-                    .try_for_each(|items| pages.encode(items))?;
-                Ok(pages)
-            });
-            let items = Vec::with_capacity(ITEMS);
-            let mut sink = Sink { items, full };
-            let read = read(&mut sink);
-            sink.turn();
-            drop(sink);
-            // A panic has ended the process.
-            let pages = encoder.join().unwrap_or_else(|_| Ok(Self::default()))?;
-            Ok((pages, read))
-        })
-    }
-
-    /// Returns how many pages there are.
-    #[must_use]
-    pub fn len(&self) -> u32 {
-        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
-    }
-
-    /// Returns whether there is no page.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Returns a page.
-    #[must_use]
-    pub fn get(&self, page: u32) -> Option<&Vec<u8>> {
-        self.0.get(usize::try_from(page).ok()?)
-    }
-
-    fn encode(&mut self, items: Vec<Observed>) -> Result<(), EncodeError> {
-        if items.is_empty() && !self.is_empty() {
-            return Ok(());
+/// Has `read` give all items to a sink, and gives their pages away; if it fails, that in place of the
+/// last.
+pub fn cut(
+    pages: UnboundedSender<Coming>,
+    read: impl FnOnce(&mut Sink) -> Result<(), SnapshotError>,
+) {
+    thread::scope(|scope| {
+        let (full, waiting) = mpsc::sync_channel(WAITING);
+        let given = pages.clone();
+        scope.spawn(move || {
+            // Who asked may be gone.
+            if let Err(error) = encode_all(&waiting, &given) {
+                drop(given.send(Err(error.into())));
+            }
+        });
+        let items = Vec::with_capacity(ITEMS);
+        let mut sink = Sink { items, full };
+        match read(&mut sink) {
+            Ok(()) => sink.turn(true),
+            // As above.
+            Err(error) => drop(pages.send(Err(error.into()))),
         }
-        let mut rest = vec![items];
-        while let Some(mut items) = rest.pop() {
-            let page = Page { items };
+    });
+}
+
+fn encode_all(
+    waiting: &Receiver<(bool, Page)>,
+    pages: &UnboundedSender<Coming>,
+) -> Result<(), EncodeError> {
+    for page in waiting {
+        let mut rest = vec![page];
+        while let Some((last, mut page)) = rest.pop() {
             match codec::encode(&page) {
-                Ok(bytes) if bytes.len() <= BYTES || page.items.len() < 2 => self.0.push(bytes),
+                Ok(bytes) if bytes.len() <= BYTES || page.items.len() < 2 => {
+                    // As above.
+                    drop(pages.send(Ok((last, bytes))));
+                }
                 Err(error) if page.items.len() < 2 => return Err(error),
                 Ok(_) | Err(_) => {
-                    items = page.items;
-                    let second = items.split_off(items.len() / 2);
-                    rest.push(second);
-                    rest.push(items);
+                    let items = page.items.split_off(page.items.len() / 2);
+                    rest.push((last, Page { items }));
+                    rest.push((false, page));
                 }
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use ipc_proto::{KernelRoute, Protocol, RouteKey, RouteKind, Table};
+    use nix::errno::Errno;
+    use tokio::sync::mpsc::unbounded_channel;
 
     use super::*;
-    use crate::policy::tests::{hop, link};
+    use crate::{
+        bpf::BpfError,
+        policy::tests::{hop, link},
+    };
 
     fn item(number: u32, hops: usize) -> Observed {
         let prefix = format!("10.{}.{}.0/24", number >> 8, number & 255);
@@ -135,32 +160,68 @@ mod tests {
         Observed::KernelRoute(key, Some(route))
     }
 
+    fn read(items: &[Observed], end: Result<(), SnapshotError>) -> Vec<Coming> {
+        let (sender, mut coming) = unbounded_channel();
+        cut(sender, |sink| {
+            for item in items {
+                sink.push(item.clone());
+            }
+            end
+        });
+        std::iter::from_fn(|| coming.try_recv().ok()).collect()
+    }
+
+    fn page(coming: &Coming) -> (bool, Page) {
+        let (last, bytes) = coming.as_ref().unwrap();
+        assert!(bytes.len() <= BYTES);
+        (*last, codec::decode(bytes).unwrap())
+    }
+
     #[test]
     fn all_items_come_back_in_order_whatever_their_size() {
         let items: Vec<Observed> = (0..10_000)
             .map(|number| item(number, usize::try_from(number % 64).unwrap()))
             .collect();
-        let (pages, ()) = Pages::of(|sink| {
-            for item in &items {
-                sink.push(item.clone());
-            }
-        })
-        .unwrap();
-        let mut back = Vec::new();
-        for number in 0..pages.len() {
-            let bytes = pages.get(number).unwrap();
-            assert!(bytes.len() <= BYTES);
-            back.extend(codec::decode::<Page>(bytes).unwrap().items);
-        }
+        let pages: Vec<_> = read(&items, Ok(())).iter().map(page).collect();
+        let (last, others) = pages.split_last().unwrap();
+        assert!(last.0 && !others.iter().any(|(last, _)| *last));
+        let back = pages.into_iter().flat_map(|(_, page)| page.items);
+        let back: Vec<Observed> = back.collect();
         assert!(back == items);
-        assert_eq!(pages.get(pages.len()), None);
     }
 
     #[test]
     fn a_snapshot_of_nothing_has_one_empty_page() {
-        let (pages, ()) = Pages::of(|_| ()).unwrap();
-        assert_eq!(pages.len(), 1);
-        let page: Page = codec::decode(pages.get(0).unwrap()).unwrap();
-        assert!(page.items.is_empty());
+        let [only] = read(&[], Ok(())).try_into().unwrap();
+        assert_eq!(page(&only), (true, Page::default()));
+    }
+
+    #[test]
+    fn what_cannot_be_read_to_its_end_has_no_last_page() {
+        let items: Vec<Observed> = (0..5000).map(|number| item(number, 1)).collect();
+        let error = BpfError::Read(ebpf::MAP_V4, Errno::EIO);
+        let pages = read(&items, Err(error.into()));
+        let failed = pages.iter().position(Result::is_err).unwrap();
+        assert!(matches!(pages[failed], Err(Refusal::Snapshot(_))));
+        let read = pages.iter().filter(|page| page.is_ok());
+        assert!(!read.map(page).any(|(last, _)| last));
+    }
+
+    #[tokio::test]
+    async fn each_page_is_had_once_and_in_order() {
+        let lease = Lease(7);
+        let (sender, coming) = unbounded_channel();
+        let mut pages = Pages::new(lease, coming);
+        for byte in [1, 2] {
+            sender.send(Ok((false, vec![byte]))).unwrap();
+        }
+        drop(sender);
+        let request = |lease, page| codec::encode(&PageRequest { lease, page }).unwrap();
+        for (number, expected) in [(1, None), (0, Some(1)), (0, None), (1, Some(2)), (2, None)] {
+            let got = pages.serve(&request(lease, number)).await.ok();
+            let got = got.map(|(_, bytes)| bytes);
+            assert_eq!(got, expected.map(|byte| vec![byte]), "{number}");
+        }
+        assert!(pages.serve(&request(Lease(8), 2)).await.is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! One client at a time, of one user; a new one replaces the old one. Requests are passed on in
 //! their order, one at a time; nothing here looks into them.
 
-use std::{io, thread};
+use std::{io, mem, thread};
 
 use ipc_proto::{
     FlowsDone,
@@ -22,28 +22,44 @@ use zbus::{fdo, object_server::SignalEmitter};
 
 use crate::{
     conntrack::Flushed,
+    pages::Pages,
     session::{Refusal, Session},
     watch::Watched,
 };
 
-type Answer = Result<Vec<u8>, Refusal>;
-
-/// What the dataplane's thread is asked to do.
+/// What the dataplane's thread is asked to do, and where the answer goes.
 #[derive(Debug)]
-struct Job {
-    what: What,
-    answer: oneshot::Sender<Answer>,
+enum Job {
+    Hello(ByteBuf, oneshot::Sender<Result<(Vec<u8>, Pages), Refusal>>),
+    Apply(ByteBuf, oneshot::Sender<Result<Vec<u8>, Refusal>>),
+    /// The client is gone.
+    End(oneshot::Sender<()>),
+    /// Nothing: shows that the thread is alive.
+    Ping(oneshot::Sender<()>),
 }
 
-#[derive(Debug)]
-enum What {
-    Hello(ByteBuf),
-    Page(ByteBuf),
-    Apply(ByteBuf),
-    /// The client is gone.
-    End,
-    /// Nothing: shows that the thread is alive.
-    Ping,
+impl Job {
+    /// Does it. Who asked may be gone, and hears nothing then.
+    fn run(self, session: &mut Session) {
+        match self {
+            Self::Hello(request, answer) => match session.hello(&request) {
+                Ok(mut granted) => {
+                    let (pages, coming) = mpsc::unbounded_channel();
+                    let welcome = mem::take(&mut granted.welcome);
+                    let coming = Pages::new(granted.lease, coming);
+                    drop(answer.send(Ok((welcome, coming))));
+                    session.read(granted, pages);
+                }
+                Err(refusal) => drop(answer.send(Err(refusal))),
+            },
+            Self::Apply(request, answer) => drop(answer.send(session.apply(&request))),
+            Self::End(answer) => {
+                session.end();
+                answer.send(()).unwrap_or_default();
+            }
+            Self::Ping(answer) => answer.send(()).unwrap_or_default(),
+        }
+    }
 }
 
 /// Asks the dataplane's thread.
@@ -61,19 +77,8 @@ impl Worker {
         let thread = thread::Builder::new()
             .name("dataplane".into())
             .spawn(move || {
-                while let Some(Job { what, answer }) = queue.blocking_recv() {
-                    let result = match what {
-                        What::Hello(request) => session.hello(&request),
-                        What::Page(request) => session.page(&request),
-                        What::Apply(request) => session.apply(&request),
-                        What::End => {
-                            session.end();
-                            Ok(Vec::new())
-                        }
-                        What::Ping => Ok(Vec::new()),
-                    };
-                    // Who asked may be gone.
-                    drop(answer.send(result));
+                while let Some(job) = queue.blocking_recv() {
+                    job.run(&mut session);
                 }
             })?;
         Ok((Self(jobs), thread))
@@ -81,25 +86,29 @@ impl Worker {
 
     /// Returns when the thread has done all that was asked before.
     pub async fn ping(&self) {
-        drop(self.ask(What::Ping).await);
+        drop(self.ask(Job::Ping).await);
     }
 
-    async fn ask(&self, what: What) -> fdo::Result<ByteBuf> {
+    /// Ends the lease of who is gone.
+    async fn end(&self) {
+        drop(self.ask(Job::End).await);
+    }
+
+    async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> fdo::Result<T> {
         let (answer, result) = oneshot::channel();
         let gone = || fdo::Error::Failed("the helper is ending".into());
-        let job = Job { what, answer };
-        if self.0.send(job).await.is_err() {
+        if self.0.send(job(answer)).await.is_err() {
             return Err(gone());
         }
-        match result.await {
-            Ok(Ok(bytes)) => Ok(ByteBuf::from(bytes)),
-            Ok(Err(refusal)) => {
-                tracing::warn!(%refusal, "refused a request");
-                Err(dbus_error(&refusal))
-            }
-            Err(_ended) => Err(gone()),
-        }
+        // The thread has ended.
+        result.await.map_err(|_ended| gone())
     }
+}
+
+/// Logs a refusal and makes it the answer.
+fn refused(refusal: &Refusal) -> fdo::Error {
+    tracing::warn!(%refusal, "refused a request");
+    dbus_error(refusal)
 }
 
 fn dbus_error(refusal: &Refusal) -> fdo::Error {
@@ -119,15 +128,19 @@ fn dbus_error(refusal: &Refusal) -> fdo::Error {
 struct DataplaneObject {
     worker: Worker,
     hangup: Hangup,
+    /// What is left of the snapshot for the last `Hello`.
+    pages: Option<Pages>,
 }
 
 impl DataplaneObject {
-    async fn ask(&self, what: What) -> fdo::Result<ByteBuf> {
-        // What a client that has been replaced has asked before must not touch the next one's lease.
+    /// Refuses what a client that has been replaced asked before: it must not touch the lease of the
+    /// next one.
+    fn is_current(&self) -> fdo::Result<()> {
         if self.hangup.is_ended() {
-            return Err(fdo::Error::Disconnected("another client came".into()));
+            Err(fdo::Error::Disconnected("another client came".into()))
+        } else {
+            Ok(())
         }
-        self.worker.ask(what).await
     }
 }
 
@@ -135,18 +148,32 @@ impl DataplaneObject {
 #[zbus::interface(name = "io.cairn.Dataplane1", spawn = false)]
 impl DataplaneObject {
     /// Starts a lease and ends the one before.
-    async fn hello(&self, hello: ByteBuf) -> fdo::Result<ByteBuf> {
-        self.ask(What::Hello(hello)).await
+    async fn hello(&mut self, hello: ByteBuf) -> fdo::Result<ByteBuf> {
+        self.is_current()?;
+        self.pages = None;
+        let granted = self.worker.ask(|answer| Job::Hello(hello, answer)).await?;
+        let (welcome, pages) = granted.map_err(|refusal| refused(&refusal))?;
+        self.pages = Some(pages);
+        Ok(ByteBuf::from(welcome))
     }
 
-    /// Returns a page of the snapshot that was read for the lease.
-    async fn page(&self, request: ByteBuf) -> fdo::Result<ByteBuf> {
-        self.ask(What::Page(request)).await
+    /// Returns the next page of the snapshot that is read for the lease, and whether it is the last.
+    async fn page(&mut self, request: ByteBuf) -> fdo::Result<(bool, ByteBuf)> {
+        let page = match &mut self.pages {
+            Some(pages) => pages.serve(&request).await,
+            None => Err(Refusal::NoPage),
+        };
+        page.map(|(last, page)| (last, ByteBuf::from(page)))
+            .map_err(|refusal| refused(&refusal))
     }
 
     /// Applies a batch.
     async fn apply(&self, batch: ByteBuf) -> fdo::Result<ByteBuf> {
-        self.ask(What::Apply(batch)).await
+        self.is_current()?;
+        let answer = self.worker.ask(|answer| Job::Apply(batch, answer)).await?;
+        answer
+            .map(ByteBuf::from)
+            .map_err(|refusal| refused(&refusal))
     }
 
     /// Interfaces have changed.
@@ -177,7 +204,7 @@ pub async fn serve(
             old.abort();
             // Cancelled or done: its connection is closed either way.
             drop(old.await);
-            drop(worker.ask(What::End).await);
+            worker.end().await;
         }
         let (worker, watched, flushed) = (worker.clone(), watched.clone(), flushed.subscribe());
         served = Some(tokio::spawn(async move {
@@ -185,7 +212,7 @@ pub async fn serve(
                 Ok(()) => tracing::info!("calc went away"),
                 Err(error) => tracing::warn!(%error, "lost the connection to calc"),
             }
-            drop(worker.ask(What::End).await);
+            worker.end().await;
         }));
     }
 }
@@ -209,6 +236,7 @@ async fn serve_client(
     let object = DataplaneObject {
         worker: worker.clone(),
         hangup: closing.0.clone(),
+        pages: None,
     };
     let connection = bus::server_until(stream, &closing.0)
         .serve_at(bus::DATAPLANE_PATH, object)

@@ -1,18 +1,17 @@
-//! Who holds the lease, and the snapshot that was read for it.
+//! Who holds the lease, and the snapshot that is read for it.
 //!
-//! Runs on the dataplane's thread, one request after the other. At most one lease is valid and one
-//! snapshot is kept. Malformed or unauthorised requests end here, without a trace in the kernel.
+//! Runs on the dataplane's thread, one request after the other. At most one lease is valid. Malformed or unauthorised requests end here, without a trace in the kernel.
 
 use ipc_proto::{
-    Ack, Batch, Hello, Incarnation, Lane, Lease, PageRequest, SnapshotId, VERSION, Welcome,
+    Ack, Batch, Hello, Incarnation, Lane, Lease, VERSION, Welcome,
     codec::{self, DecodeError, EncodeError},
 };
-use tokio::sync::watch;
+use tokio::sync::{mpsc::UnboundedSender, watch};
 
 use crate::{
     conntrack::Conntrack,
-    dataplane::{Dataplane, SnapshotError},
-    pages::Pages,
+    dataplane::{Dataplane, Interfaces, SnapshotError},
+    pages::{self, Coming},
 };
 
 /// The most steps in a batch.
@@ -33,7 +32,7 @@ pub enum Refusal {
     /// The lease is not the current one.
     #[error("not the current lease: say Hello")]
     Fenced,
-    /// The snapshot or the page of it does not exist.
+    /// The page is not the next one of a snapshot for this lease.
     #[error("no such page: say Hello")]
     NoPage,
     /// The batch is too long.
@@ -55,8 +54,16 @@ pub struct Session {
     incarnation: Incarnation,
     lease: Option<Lease>,
     leased: watch::Sender<bool>,
-    snapshot: Option<(SnapshotId, Pages)>,
-    next_snapshot: u64,
+}
+
+/// A lease that was just granted.
+#[derive(Debug)]
+pub struct Granted {
+    /// What it is.
+    pub lease: Lease,
+    /// The answer that says so: a [`Welcome`].
+    pub welcome: Vec<u8>,
+    interfaces: Interfaces,
 }
 
 impl Session {
@@ -74,17 +81,15 @@ impl Session {
             incarnation,
             lease: None,
             leased,
-            snapshot: None,
-            next_snapshot: 0,
         }
     }
 
-    /// Serves [`Hello`].
+    /// Serves [`Hello`]; [`read`](Self::read) follows.
     ///
     /// # Errors
     ///
     /// [`Refusal`].
-    pub fn hello(&mut self, request: &[u8]) -> Result<Vec<u8>, Refusal> {
+    pub fn hello(&mut self, request: &[u8]) -> Result<Granted, Refusal> {
         // The version comes first in whatever a later version may say.
         let version = request.get(..size_of::<u16>()).unwrap_or(request);
         let Hello { version } = codec::decode(version)?;
@@ -93,45 +98,32 @@ impl Session {
         }
         codec::decode::<Hello>(request)?;
         self.end();
-        let (pages, feed) = Pages::of(|sink| self.dataplane.snapshot(&mut |item| sink.push(item)))?;
-        let feed = feed?;
+        let interfaces = self.dataplane.interfaces();
         let lease = Lease::fresh();
-        let snapshot = SnapshotId(self.next_snapshot);
-        self.next_snapshot += 1;
         let welcome = codec::encode(&Welcome {
             version: VERSION,
             incarnation: self.incarnation,
             lease,
             max_steps: MAX_STEPS,
             bpf_max_entries: self.dataplane.map_size(),
-            snapshot,
-            pages: pages.len(),
-            feed,
+            feed: interfaces.feed,
         })?;
-        tracing::debug!(pages = pages.len(), "calc takes the lease");
-        self.snapshot = Some((snapshot, pages));
+        tracing::debug!("calc takes the lease");
         self.lease = Some(lease);
         self.leased.send_replace(true);
-        Ok(welcome)
+        Ok(Granted {
+            lease,
+            welcome,
+            interfaces,
+        })
     }
 
-    /// Serves [`PageRequest`]; the last page ends the snapshot.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal`].
-    pub fn page(&mut self, request: &[u8]) -> Result<Vec<u8>, Refusal> {
-        let request: PageRequest = codec::decode(request)?;
-        let (_, pages) = self
-            .snapshot
-            .as_ref()
-            .filter(|(id, _)| *id == request.snapshot)
-            .ok_or(Refusal::NoPage)?;
-        let page = pages.get(request.page).cloned().ok_or(Refusal::NoPage)?;
-        if request.page.checked_add(1) == Some(pages.len()) {
-            self.snapshot = None;
-        }
-        Ok(page)
+    /// Reads the kernel back for a lease, and gives the pages away as they come.
+    pub fn read(&mut self, granted: Granted, pages: UnboundedSender<Coming>) {
+        let Self { dataplane, .. } = self;
+        pages::cut(pages, |sink| {
+            dataplane.snapshot(granted.interfaces, &mut |item| sink.push(item))
+        });
     }
 
     /// Serves [`Batch`].
@@ -160,10 +152,9 @@ impl Session {
         })?)
     }
 
-    /// Ends the lease and drops the snapshot.
+    /// Ends the lease.
     pub fn end(&mut self) {
         self.lease = None;
-        self.snapshot = None;
         self.leased.send_replace(false);
     }
 }

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use calc::{Input, Output, Reconciler};
+use calc::{Input, Output, Reading, Reconciler};
 use ipc_proto::{Ack, Op, codec};
 
 use crate::helper::{self, Calc, Helper};
@@ -51,8 +51,12 @@ impl Agent {
 
     async fn hello(&mut self) {
         assert_eq!(self.reconciler.poll(Instant::now()), Some(Output::Hello));
-        let (welcome, observed) = self.helper.hello().await;
-        let welcome = Input::Welcome(welcome, observed);
+        let (welcome, pages) = self.helper.pages::<Reading>().await;
+        let mut reading = Reading::default();
+        for page in pages {
+            reading.append(page);
+        }
+        let welcome = Input::Welcome(welcome, reading);
         self.reconciler.handle(Instant::now(), welcome);
     }
 
@@ -65,12 +69,11 @@ impl Agent {
             let Output::Apply(batch) = output else {
                 panic!("{output:?}")
             };
-            let answer = self
-                .helper
-                .proxy
-                .apply(&helper::bytes(&batch))
-                .await
-                .unwrap();
+            let proxy = self.helper.proxy.clone();
+            // On its way while the answer before it is taken in.
+            let call = tokio::spawn(async move { proxy.apply(&helper::bytes(&batch)).await });
+            assert_eq!(self.reconciler.poll(Instant::now()), None);
+            let answer = call.await.unwrap().unwrap();
             let ack: Ack = codec::decode(&answer).unwrap();
             assert!(ack.failed.is_empty(), "{:?}", ack.failed);
             self.reconciler.handle(Instant::now(), Input::Ack(ack));

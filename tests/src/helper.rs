@@ -216,9 +216,22 @@ impl Calc {
     ///
     /// If the helper refuses.
     pub async fn hello(&mut self) -> (Welcome, Vec<Observed>) {
-        let (welcome, items) = calc::hello(&self.proxy).await.unwrap();
+        let (welcome, pages) = self.pages::<Vec<Observed>>().await;
+        (welcome, pages.into_iter().flatten().collect())
+    }
+
+    /// Takes the lease and returns what the helper reads, page by page.
+    ///
+    /// # Panics
+    ///
+    /// If the helper refuses.
+    pub async fn pages<P>(&mut self) -> (Welcome, Vec<P>)
+    where
+        P: FromIterator<Observed> + Send + 'static,
+    {
+        let (welcome, pages) = calc::hello(&self.proxy).await.unwrap();
         self.lease = welcome.lease;
-        (welcome, items)
+        (welcome, pages)
     }
 
     /// Returns what the helper reads that is not an interface.

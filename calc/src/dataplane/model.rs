@@ -16,7 +16,7 @@ use std::{
 
 use ipc_proto::{
     Ack, Batch, BpfRoute, Feed, Hello, Incarnation, Lease, LinkState, Observed, Op, Page,
-    PageRequest, SnapshotId, Welcome, bus, codec,
+    PageRequest, Welcome, bus, codec,
 };
 use ipnet::IpNet;
 use serde::Serialize;
@@ -108,15 +108,16 @@ impl Helper {
             lease: Lease(state.lease),
             max_steps: 5000,
             bpf_max_entries: 5000,
-            snapshot: SnapshotId(state.lease),
-            pages: 2,
             feed: state.seq,
         }))
     }
 
-    fn page(&self, request: ByteBuf) -> fdo::Result<ByteBuf> {
+    fn page(&self, request: ByteBuf) -> fdo::Result<(bool, ByteBuf)> {
         let request: PageRequest = codec::decode(&request).unwrap();
         let state = self.0.lock().unwrap();
+        if request.lease != Lease(state.lease) {
+            return Err(fdo::Error::InvalidArgs("another lease".to_owned()));
+        }
         let items = match request.page {
             0 => state.links.iter().cloned().map(Observed::Link).collect(),
             1 => {
@@ -125,7 +126,7 @@ impl Helper {
             }
             _ => return Err(fdo::Error::InvalidArgs("no such page".to_owned())),
         };
-        Ok(encode(&Page { items }))
+        Ok((request.page == 1, encode(&Page { items })))
     }
 
     fn apply(&self, batch: ByteBuf) -> fdo::Result<ByteBuf> {

@@ -53,10 +53,10 @@ impl Bench {
         soon(self.events.recv()).await.unwrap()
     }
 
-    async fn welcome(&mut self, requests: &mpsc::Sender<Request>) -> (Welcome, Vec<Observed>) {
+    async fn welcome(&mut self, requests: &mpsc::Sender<Request>) -> (Welcome, Reading) {
         requests.send(Request::Hello).await.unwrap();
         match self.event().await {
-            Event::Welcome(welcome, observed) => (welcome, observed),
+            Event::Welcome(welcome, reading) => (welcome, reading),
             other => panic!("{other:?}"),
         }
     }
@@ -121,9 +121,10 @@ async fn all_pages_are_read_and_a_batch_is_carried_out() {
         helper.bpf.insert(prefix, BpfRoute::default());
     }
     let (_connection, requests) = bench.connect().await;
-    let (welcome, observed) = bench.welcome(&requests).await;
+    let (welcome, reading) = bench.welcome(&requests).await;
     let route = Observed::BpfRoute(prefix, Some(BpfRoute::default()));
-    assert_eq!(observed, [Observed::Link(state), route]);
+    let expected = [Observed::Link(state), route];
+    assert_eq!(reading, expected.into_iter().collect());
 
     requests
         .send(Request::Apply(set(welcome.lease)))

@@ -4,10 +4,10 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ebpf::flags;
-use ipc_proto::{BpfRoute, BpfTarget, KernelRoute, Observed, Op, RouteKind};
+use ipc_proto::{BpfRoute, BpfTarget, KernelRoute, Op, RouteKind};
 use ipnet::IpNet;
 
-use crate::prefix::single;
+use crate::{prefix::single, reading::Reading};
 
 /// Who has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,26 +96,21 @@ pub(super) fn set(op: &Op, pods: &Pods) -> Option<(IpAddr, Option<Owner>)> {
     Some((address, owner))
 }
 
-/// Returns the address of a route that was read, and whom it leads to.
-pub(super) fn observed(item: &Observed, pods: &Pods) -> Option<(IpAddr, Option<Owner>)> {
-    let unknown = Some(Owner::Unknown);
-    match item {
-        Observed::BpfRoute(prefix, route) => {
-            Some((single(prefix)?, route.as_ref().map_or(unknown, of_bpf)))
-        }
-        Observed::KernelRoute(key, route) => Some((
-            single(&key.prefix)?,
-            route
-                .as_ref()
-                .map_or(unknown, |route| of_kernel(route, pods)),
-        )),
-        Observed::Link(_)
-        | Observed::LinkSettings(..)
-        | Observed::TunnelDevice(..)
-        | Observed::Neighbour(..)
-        | Observed::Fdb(..)
-        | Observed::Rule(_)
-        | Observed::Endpoint(..)
-        | Observed::Attachment(_) => None,
-    }
+/// Returns the single addresses of which a route was read, and whom each leads to.
+pub(super) fn read<'a>(
+    reading: &'a Reading,
+    pods: &'a Pods,
+) -> impl Iterator<Item = (IpAddr, Owner)> + 'a {
+    let maps = reading.bpf_v4.iter().chain(&reading.bpf_v6);
+    let entries = maps.filter_map(|(prefix, route)| {
+        let owner = route.as_ref().map_or(Some(Owner::Unknown), of_bpf);
+        Some((single(prefix)?, owner?))
+    });
+    let routes = reading.kernel_routes.iter().filter_map(|(key, route)| {
+        let owner = route
+            .as_ref()
+            .map_or(Some(Owner::Unknown), |route| of_kernel(route, pods));
+        Some((single(&key.prefix)?, owner?))
+    });
+    entries.chain(routes)
 }

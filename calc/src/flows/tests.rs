@@ -7,8 +7,8 @@
 )]
 
 use ipc_proto::{
-    Ack, BpfRoute, BpfTarget, Flags, Hop, Incarnation, KernelRoute, Link, Protocol, RouteKey,
-    RouteKind, SnapshotId, Table, Welcome,
+    Ack, BpfRoute, BpfTarget, Flags, Hop, Incarnation, KernelRoute, Link, Observed, Protocol,
+    RouteKey, RouteKind, Table, Welcome,
 };
 use ipnet::IpNet;
 
@@ -153,8 +153,6 @@ impl Bench {
             lease: Lease(self.lease),
             max_steps: 100,
             bpf_max_entries: 1000,
-            snapshot: SnapshotId(1),
-            pages: 1,
             feed: 0,
         };
         let observed = links.chain(there.iter().map(observed)).collect();

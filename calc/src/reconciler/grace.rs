@@ -11,9 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ipc_proto::{KernelRoute, LinkRole, LinkState, Observed, Op, RouteKey};
+use ipc_proto::{KernelRoute, LinkRole, LinkState, Op, RouteKey};
 
 use super::steps::hops;
+use crate::reading::All;
 
 /// How long a route is spared where nothing else is said; that of Felix.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -67,10 +68,10 @@ impl Grace {
     }
 
     /// Takes in all interfaces that there are.
-    pub(super) fn all(&mut self, now: Instant, observed: &[Observed]) {
+    pub(super) fn all(&mut self, now: Instant, states: &[LinkState]) {
         let former = std::mem::take(&mut self.links);
         (self.read, self.went_on, self.due) = (Some(now), false, false);
-        for state in observed.iter().filter_map(Observed::link) {
+        for state in states {
             match former.get(&state.link.index) {
                 Some(until) => drop(self.links.insert(state.link.index, *until)),
                 None => self.seen(now, state),
@@ -119,14 +120,11 @@ impl Grace {
     }
 
     /// Returns which of the routes that were read are to be spared, and until when.
-    pub(super) fn spared(&self, observed: &[Observed]) -> BTreeMap<RouteKey, Instant> {
+    pub(super) fn spared(&self, read: &All<RouteKey, KernelRoute>) -> BTreeMap<RouteKey, Instant> {
         let routes = || {
-            observed.iter().filter_map(|item| {
-                let Observed::KernelRoute(key, route) = item else {
-                    return None;
-                };
+            read.iter().map(|(key, route)| {
                 let until = route.as_ref().and_then(|route| self.until(route));
-                Some((key, until))
+                (key, until)
             })
         };
         let mut spared = BTreeMap::new();

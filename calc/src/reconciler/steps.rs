@@ -1,6 +1,11 @@
-//! A batch in the making: within the helper's limits, each route after the neighbour that it needs.
+//! Batches in the making: within the helper's limits, each route after the neighbour that it needs.
+//!
+//! A step that needs one of an earlier batch is sent only if all of that one was made.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
+};
 
 use ipc_proto::{Hop, KernelRoute, NeighbourKey, Op, RouteKey, RouteKind, Step, codec};
 
@@ -11,23 +16,32 @@ const HOP_LEN: usize = 64;
 /// More bytes than a batch takes besides its steps.
 const BATCH_LEN: usize = 64;
 
+/// Where a step is: in which batch, and where in that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct At(usize, u32);
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Steps {
-    made: Vec<Step>,
-    /// The index of each neighbour that is set.
-    neighbours: BTreeMap<NeighbourKey, u32>,
-    max: usize,
+    /// Those that are full.
+    full: VecDeque<Vec<Step>>,
+    last: Vec<Step>,
+    /// Where each neighbour is set.
+    neighbours: BTreeMap<NeighbourKey, At>,
+    max_steps: usize,
+    max_batches: usize,
     bytes_left: usize,
 }
 
 impl Steps {
-    /// Starts a batch of at most `max` steps.
-    pub(super) fn new(max: usize) -> Self {
+    /// Starts with none of at most `max_batches` batches of at most `max_steps` steps.
+    pub(super) fn new(max_steps: usize, max_batches: usize) -> Self {
         Self {
-            made: Vec::new(),
+            full: VecDeque::new(),
+            last: Vec::new(),
             neighbours: BTreeMap::new(),
-            max,
+            max_steps,
+            max_batches,
             bytes_left: codec::MAX_LEN - BATCH_LEN,
         }
     }
@@ -38,9 +52,9 @@ impl Steps {
     }
 
     /// As [`extend`](Self::extend), with the step that must have succeeded before each.
-    pub(super) fn extend_after(&mut self, ops: impl Iterator<Item = (Op, Option<u32>)>) {
+    pub(super) fn extend_after(&mut self, ops: impl Iterator<Item = (Op, Option<At>)>) {
         // `ops` costs more per item than this check.
-        if self.made.len() >= self.max {
+        if !self.has_room(0) {
             return;
         }
         for (op, after) in ops {
@@ -49,39 +63,66 @@ impl Steps {
                 // It can never be sent, and must not be in the way of others.
                 continue;
             }
-            if len > self.bytes_left || self.made.len() >= self.max {
+            if !self.has_room(len) {
                 return;
             }
-            self.bytes_left -= len;
-            let needs = after.or_else(|| self.needs(&op));
-            if let (Op::Neighbour(key, Some(_)), Ok(index)) = (&op, u32::try_from(self.made.len()))
-            {
-                self.neighbours.insert(key.clone(), index);
-            }
-            self.made.push(Step { op, needs });
+            self.push(op, after, len);
         }
     }
 
-    /// Returns the index of each kernel route that is set.
-    pub(super) fn routes(&self) -> BTreeMap<RouteKey, u32> {
-        let steps = (0..).zip(&self.made);
+    /// Returns whether there is room for a step of this length, be it in another batch.
+    fn has_room(&self, len: usize) -> bool {
+        self.fits(len) || self.full.len() + 1 < self.max_batches
+    }
+
+    fn fits(&self, len: usize) -> bool {
+        len <= self.bytes_left && self.last.len() < self.max_steps
+    }
+
+    fn push(&mut self, op: Op, after: Option<At>, len: usize) {
+        if !self.fits(len) {
+            self.full.push_back(mem::take(&mut self.last));
+            self.bytes_left = codec::MAX_LEN - BATCH_LEN;
+        }
+        self.bytes_left -= len;
+        let batch = self.full.len();
+        let needs = after
+            .or_else(|| self.needs(&op))
+            .filter(|At(other, _)| *other == batch)
+            .map(|At(_, index)| index);
+        if let (Op::Neighbour(key, Some(_)), Ok(index)) = (&op, u32::try_from(self.last.len())) {
+            self.neighbours.insert(key.clone(), At(batch, index));
+        }
+        self.last.push(Step { op, needs });
+    }
+
+    /// Returns where each kernel route is set.
+    pub(super) fn routes(&self) -> BTreeMap<RouteKey, At> {
+        let batches = (0..).zip(self.full.iter().chain([&self.last]));
+        let steps = batches.flat_map(|(batch, steps)| {
+            let at = move |index| At(batch, index);
+            (0..).map(at).zip(steps)
+        });
         steps
-            .filter_map(|(index, step)| {
+            .filter_map(|(at, step)| {
                 let Op::KernelRoute(key, Some(_)) = &step.op else {
                     return None;
                 };
-                Some((key.clone(), index))
+                Some((key.clone(), at))
             })
             .collect()
     }
 
-    /// Returns the steps.
-    pub(super) fn into_vec(self) -> Vec<Step> {
-        self.made
+    /// Returns the batches, none of them empty.
+    pub(super) fn into_batches(self) -> VecDeque<Vec<Step>> {
+        let mut batches = self.full;
+        batches.push_back(self.last);
+        batches.retain(|steps| !steps.is_empty());
+        batches
     }
 
     /// Returns the step that must have succeeded before `op`.
-    fn needs(&self, op: &Op) -> Option<u32> {
+    fn needs(&self, op: &Op) -> Option<At> {
         if self.neighbours.is_empty() {
             return None;
         }
@@ -210,17 +251,21 @@ mod tests {
     #[test]
     fn a_full_batch_of_the_longest_steps_is_a_message() {
         for op in longest() {
-            let mut steps = Steps::new(usize::MAX);
-            steps.extend(std::iter::repeat_n(op.clone(), codec::MAX_LEN / 100));
-            let batch = Batch {
-                lease: Lease(u64::MAX),
-                lane: Lane::State,
-                id: BatchId(u64::MAX),
-                steps: steps.into_vec(),
-            };
-            assert!(batch.steps.len() < codec::MAX_LEN / 100, "it must fill up");
-            let bytes = codec::encode(&batch).unwrap();
-            assert_eq!(codec::decode::<Batch>(&bytes).unwrap(), batch, "{op:?}");
+            let mut steps = Steps::new(usize::MAX, 2);
+            steps.extend(std::iter::repeat_n(op.clone(), codec::MAX_LEN / 50));
+            let batches = steps.into_batches();
+            assert_eq!(batches.len(), 2);
+            for steps in batches {
+                let batch = Batch {
+                    lease: Lease(u64::MAX),
+                    lane: Lane::State,
+                    id: BatchId(u64::MAX),
+                    steps,
+                };
+                assert!(batch.steps.len() < codec::MAX_LEN / 100, "it must fill up");
+                let bytes = codec::encode(&batch).unwrap();
+                assert_eq!(codec::decode::<Batch>(&bytes).unwrap(), batch, "{op:?}");
+            }
         }
     }
 
@@ -245,11 +290,30 @@ mod tests {
             (vec![set, other, direct], vec![None, None, None]),
             (vec![clear, one], vec![None, None]),
         ] {
-            let mut steps = Steps::new(9);
+            let mut steps = Steps::new(9, 1);
             steps.extend(ops.into_iter());
-            let got: Vec<_> = steps.into_vec().iter().map(|step| step.needs).collect();
+            let [batch] = Vec::from(steps.into_batches()).try_into().unwrap();
+            let got: Vec<_> = batch.iter().map(|step| step.needs).collect();
             assert_eq!(got, needs);
         }
+    }
+
+    #[test]
+    fn what_does_not_fit_goes_into_the_next_batch_and_needs_nothing_of_the_former() {
+        let set = Op::Neighbour(neighbour(), Some(Mac([1; 6])));
+        let one = route(RouteKind::Unicast(hop()));
+        let mut steps = Steps::new(2, 2);
+        let ops = [set, one.clone(), one.clone(), one.clone(), one];
+        steps.extend(ops.clone().into_iter());
+        let batches = steps.into_batches();
+        let needs = batches.iter().map(|batch| {
+            let needs = batch.iter().map(|step| step.needs);
+            needs.collect::<Vec<_>>()
+        });
+        let needs: Vec<_> = needs.collect();
+        assert_eq!(needs, [[None, Some(0)], [None, None]]);
+        let made: Vec<Op> = batches.into_iter().flatten().map(|step| step.op).collect();
+        assert_eq!(made, ops[..4]);
     }
 
     #[test]
@@ -259,9 +323,10 @@ mod tests {
             codec::MAX_LEN / HOP_LEN + 1
         ]));
         let small = Op::Neighbour(neighbour(), None);
-        let mut steps = Steps::new(9);
+        let mut steps = Steps::new(9, 2);
         steps.extend([huge, small.clone()].into_iter());
-        let ops: Vec<_> = steps.into_vec().into_iter().map(|step| step.op).collect();
+        let [batch] = Vec::from(steps.into_batches()).try_into().unwrap();
+        let ops: Vec<_> = batch.into_iter().map(|step| step.op).collect();
         assert_eq!(ops, [small]);
     }
 }

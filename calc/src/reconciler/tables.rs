@@ -5,8 +5,7 @@
 use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, time::Instant};
 
 use ipc_proto::{
-    BpfRoute, KernelRoute, Link, LinkState, Observed, Op, OpError, RouteKey, RouteKind, Tunnel,
-    TunnelDevice,
+    BpfRoute, KernelRoute, Link, LinkState, Op, OpError, RouteKey, RouteKind, Tunnel, TunnelDevice,
     view::{self, Reason, Row},
 };
 use ipnet::IpNet;
@@ -14,11 +13,12 @@ use ipnet::IpNet;
 use super::{
     devices::Finding,
     links::Doubt,
-    steps::{Steps, hops},
+    steps::{At, Steps, hops},
 };
 use crate::{
     delta::{Actual, Change},
     flows::{Flows, Gate, Lead, Leads, Owner, Pods, is_pods, of_bpf, of_kernel},
+    reading::{All, Reading},
     table::{
         Act, Alarm, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Entry, Fdb,
         KernelRoutes, Kind, LinkSettings, Neighbours, Rules, Table, TunnelDevices, Verdict,
@@ -71,30 +71,20 @@ impl Tables {
 
     /// Takes in all that the helper has read. Returns the interfaces among it, and what failed
     /// before and is as it should be.
-    pub(super) fn resync(
-        &mut self,
-        now: Instant,
-        observed: Vec<Observed>,
-    ) -> (Vec<LinkState>, Vec<Op>) {
-        let (mut links, mut link_settings, mut tunnel_devices) = (vec![], vec![], vec![]);
-        let (mut neighbours, mut fdb, mut kernel_routes) = (vec![], vec![], vec![]);
-        let (mut bpf_v4, mut bpf_v6) = (vec![], vec![]);
-        let (mut rules, mut endpoints, mut attachments) = (vec![], vec![], vec![]);
-        for item in observed {
-            match item {
-                Observed::Link(state) => links.push(state),
-                Observed::LinkSettings(key, value) => link_settings.push((key, Some(value))),
-                Observed::TunnelDevice(key, value) => tunnel_devices.push((key, value)),
-                Observed::Neighbour(key, value) => neighbours.push((key, Some(value))),
-                Observed::Fdb(key, value) => fdb.push((key, value)),
-                Observed::BpfRoute(key @ IpNet::V4(_), value) => bpf_v4.push((key, value)),
-                Observed::BpfRoute(key @ IpNet::V6(_), value) => bpf_v6.push((key, value)),
-                Observed::KernelRoute(key, value) => kernel_routes.push((key, value)),
-                Observed::Endpoint(key, value) => endpoints.push((key, value)),
-                Observed::Attachment(key) => attachments.push((key, Some(()))),
-                Observed::Rule(key) => rules.push((key, Some(()))),
-            }
-        }
+    pub(super) fn resync(&mut self, now: Instant, reading: Reading) -> (Vec<LinkState>, Vec<Op>) {
+        let Reading {
+            links,
+            link_settings,
+            tunnel_devices,
+            neighbours,
+            fdb,
+            bpf_v4,
+            bpf_v6,
+            kernel_routes,
+            rules,
+            endpoints,
+            attachments,
+        } = reading;
         let mut recovered = resync(now, &mut self.link_settings, link_settings);
         recovered.extend(resync(now, &mut self.tunnel_devices, tunnel_devices));
         recovered.extend(resync(now, &mut self.neighbours, neighbours));
@@ -311,7 +301,7 @@ impl Tables {
             let Op::KernelRoute(cleared, _) = &op else {
                 return Some((op, None));
             };
-            let mut after = None;
+            let mut after: Option<At> = None;
             for keys in keys_of(cleared.prefix) {
                 for key in self.kernel_routes.due(keys) {
                     if is_open(&self.kernel_routes.op(key.clone())) {
@@ -536,11 +526,7 @@ fn offer<K: Kind>(table: &Table<K>, changes: &[Change], steps: &mut Steps) {
     }
 }
 
-fn resync<K: Kind>(
-    now: Instant,
-    table: &mut Table<K>,
-    all: Vec<(K::Key, Option<K::Value>)>,
-) -> Vec<Op> {
+fn resync<K: Kind>(now: Instant, table: &mut Table<K>, all: All<K::Key, K::Value>) -> Vec<Op> {
     let recovered = table.resync(now, all);
     recovered.into_iter().map(|key| table.op(key)).collect()
 }

@@ -10,12 +10,13 @@ mod contests;
 mod failures;
 mod grace;
 mod links;
+mod plan;
 
 use std::time::Duration;
 
 use ipc_proto::{
     AttachmentKey, BpfRoute, Endpoint, Flags, Hook, Hop, Incarnation, KernelRoute, Link, LinkRole,
-    LinkState, Mac, NeighbourKey, OpError, Protocol, RouteKey, RouteKind, SnapshotId, Step, Table,
+    LinkState, Mac, NeighbourKey, Observed, OpError, Protocol, RouteKey, RouteKind, Step, Table,
     view::Reason,
 };
 
@@ -67,11 +68,9 @@ impl Bench {
             lease: Lease(1),
             max_steps: 100,
             bpf_max_entries: 3,
-            snapshot: SnapshotId(1),
-            pages: 1,
             feed: 0,
         };
-        self.handle(Input::Welcome(welcome, observed));
+        self.handle(Input::Welcome(welcome, observed.into_iter().collect()));
     }
 
     fn handle(&mut self, input: Input) {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ipc_proto::{
-    Observed, Op, Tunnel,
+    Op, Tunnel,
     view::{Rows, RowsRequest},
 };
 use tokio::sync::{broadcast, mpsc, watch};
@@ -121,19 +121,14 @@ impl Node {
                 }
                 Input::Disconnected
             }
-            dataplane::Event::Welcome(welcome, observed) => {
+            dataplane::Event::Welcome(welcome, reading) => {
                 if self.helper_problem.take().is_some() || self.resyncs == 0 {
                     tracing::info!("the helper has granted a lease");
                 }
                 self.resyncs += 1;
                 self.refresh = self.refresh_interval.map(|interval| now + interval);
-                let links = observed
-                    .iter()
-                    .filter_map(Observed::link)
-                    .cloned()
-                    .collect();
-                self.calculator.handle(Event::Links(links));
-                Input::Welcome(welcome, observed)
+                self.calculator.handle(Event::Links(reading.links.clone()));
+                Input::Welcome(welcome, reading)
             }
             dataplane::Event::Ack(ack) => Input::Ack(ack),
             dataplane::Event::Flushed(done) => Input::Flushed(done),

@@ -16,8 +16,9 @@ pub trait Dataplane {
     /// Starts a lease and ends the one before: [`Hello`](crate::Hello) to
     /// [`Welcome`](crate::Welcome).
     fn hello(&self, hello: &ByteBuf) -> zbus::Result<ByteBuf>;
-    /// Returns a page: [`PageRequest`](crate::PageRequest) to [`Page`](crate::Page).
-    fn page(&self, request: &ByteBuf) -> zbus::Result<ByteBuf>;
+    /// Returns whether this page is the last, and the page: [`PageRequest`](crate::PageRequest) to
+    /// [`Page`](crate::Page).
+    fn page(&self, request: &ByteBuf) -> zbus::Result<(bool, ByteBuf)>;
     /// Applies a batch: [`Batch`](crate::Batch) to [`Ack`](crate::Ack).
     fn apply(&self, batch: &ByteBuf) -> zbus::Result<ByteBuf>;
     /// Links have changed: a [`Feed`](crate::Feed).

@@ -32,7 +32,8 @@ fn main() -> ExitCode {
             }
         };
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build();
     let runtime = runtime.expect("a runtime");

@@ -11,7 +11,7 @@ use std::{
 
 use ipc_proto::{
     Ack, Batch, Feed, FlowsDone, Incarnation, Lane, Lease, LinkState, Mac, Observed, Op, OpError,
-    SnapshotId, VERSION, Welcome,
+    VERSION, Welcome,
 };
 use privhelper::{
     links::Links,
@@ -222,8 +222,6 @@ impl Helper {
             lease,
             max_steps: ground.max_steps,
             bpf_max_entries: u32::try_from(ground.kernel.bpf_max_entries).unwrap_or(u32::MAX),
-            snapshot: SnapshotId(self.leases),
-            pages: 1,
             feed,
         };
         Message::Welcome(welcome, observed)

@@ -188,7 +188,7 @@ impl Node {
                     .cloned()
                     .collect();
                 self.calculator.handle(Event::Links(links));
-                self.handle(now, Input::Welcome(welcome, observed));
+                self.handle(now, Input::Welcome(welcome, observed.into_iter().collect()));
                 self.links(now, held);
             }
         }

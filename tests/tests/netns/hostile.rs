@@ -3,7 +3,7 @@
 use std::{os::unix::net::UnixDatagram, process::Command, time::Duration};
 
 use ipc_proto::{
-    BpfRoute, Hello, Op, PageRequest, SnapshotId, Step, VERSION,
+    BpfRoute, Hello, Lease, Op, PageRequest, Step, VERSION,
     bus::{self, PrivHelper1Proxy},
 };
 use nix::unistd::{Uid, seteuid};
@@ -56,7 +56,7 @@ fn garbage_is_refused_and_changes_nothing() {
             let error = calc.try_apply(vec![step; 2049]).await.unwrap_err();
             assert!(error.to_string().contains("2049 steps"), "{error}");
             let request = PageRequest {
-                snapshot: SnapshotId(99),
+                lease: Lease(99),
                 page: 0,
             };
             assert!(calc.proxy.page(&bytes(&request)).await.is_err());

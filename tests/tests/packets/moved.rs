@@ -180,7 +180,10 @@ async fn settle(reconciler: &mut Reconciler, calc: &mut Calc) {
         match output {
             Output::Hello => {
                 let (welcome, observed) = calc.hello().await;
-                reconciler.handle(Instant::now(), Input::Welcome(welcome, observed));
+                reconciler.handle(
+                    Instant::now(),
+                    Input::Welcome(welcome, observed.into_iter().collect()),
+                );
             }
             Output::Apply(batch) => {
                 let mut ends = calc.proxy.receive_flows_flushed().await.unwrap();

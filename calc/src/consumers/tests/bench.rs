@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use ipc_proto::{Ack, Batch, Incarnation, Lease, Observed, Op, OpError, SnapshotId, Welcome};
+use ipc_proto::{Ack, Batch, Incarnation, Lease, Observed, Op, OpError, Welcome};
 
 use super::*;
 use crate::reconciler::{Input, Output, Reconciler};
@@ -72,8 +72,6 @@ impl Bench {
             lease: Lease(1),
             max_steps: 5000,
             bpf_max_entries: 5000,
-            snapshot: SnapshotId(1),
-            pages: 1,
             feed: 0,
         };
         let read = |(key, value): (&IpNet, &BpfRoute)| {

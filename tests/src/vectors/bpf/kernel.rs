@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ::calc::{Input, Output};
-use ipc_proto::{
-    Ack, Batch, BpfRoute, Incarnation, Lease, Observed, Op, OpError, SnapshotId, Welcome,
-};
+use ipc_proto::{Ack, Batch, BpfRoute, Incarnation, Lease, Observed, Op, OpError, Welcome};
 use ipnet::IpNet;
 
 use super::{bytes, event::MapFault, links::Links};
@@ -155,8 +153,6 @@ impl Kernel {
             lease: Lease(self.leases),
             max_steps: 2048,
             bpf_max_entries: u32::try_from(self.max_entries).unwrap(),
-            snapshot: SnapshotId(self.leases),
-            pages: 1,
             feed: 0,
         };
         Input::Welcome(welcome, observed.collect())

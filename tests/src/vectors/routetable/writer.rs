@@ -174,7 +174,7 @@ impl Writer {
         self.done.read = true;
         self.done.read_first |= !self.done.wrote;
         self.reconciler
-            .handle(now, Input::Welcome(welcome, observed));
+            .handle(now, Input::Welcome(welcome, observed.into_iter().collect()));
     }
 
     async fn flushed(&mut self, now: Instant, flushes: &mut BTreeSet<BatchId>) {
