@@ -200,7 +200,7 @@ impl Dataplane {
         }
     }
 
-    /// Gives all that is ours to `sink`, the interfaces first.
+    /// Gives all that may be ours to `sink`, the interfaces first; [`Reported`] tells what is.
     ///
     /// # Errors
     ///
@@ -218,16 +218,20 @@ impl Dataplane {
             sink(Observed::Link(state));
             settings.into_iter().for_each(&mut *sink);
         }
-        let mut clearable = |item| {
-            if may_clear(&item, &self.policy, &links) {
-                sink(item);
-            }
-        };
-        self.netlink.snapshot(&links, &mut clearable)?;
-        self.maps.snapshot(&links, &mut clearable)?;
-        self.endpoints.snapshot(&links, &mut clearable)?;
-        self.attachments.snapshot(&links, &mut clearable)?;
+        self.netlink.snapshot(&links, sink)?;
+        self.maps.snapshot(&links, sink)?;
+        self.endpoints.snapshot(&links, sink)?;
+        self.attachments.snapshot(&links, sink)?;
         Ok(())
+    }
+
+    /// Returns what of a snapshot that begins with these interfaces is reported.
+    #[must_use]
+    pub fn reported(&self, interfaces: &Interfaces) -> Reported {
+        Reported {
+            policy: Arc::clone(&self.policy),
+            links: interfaces.links.view(),
+        }
     }
 
     /// Returns the size of each BPF route map in entries.
@@ -261,11 +265,26 @@ fn no_time() -> OpError {
     }
 }
 
-/// Returns whether a request may clear what was read; the rest is not reported, since nobody could
-/// do anything about it.
-fn may_clear(item: &Observed, policy: &Policy, links: &Links) -> bool {
-    let op = match item {
-        Observed::Link(_) | Observed::LinkSettings(..) => return true,
+/// What of all that is read is reported: what a request may clear. About the rest nobody could do
+/// anything.
+#[derive(Debug)]
+pub struct Reported {
+    policy: Arc<Policy>,
+    links: Links,
+}
+
+impl Reported {
+    /// Returns whether an item is reported.
+    #[must_use]
+    pub fn has(&self, item: &Observed) -> bool {
+        cleared(item).is_none_or(|op| self.policy.check(Lane::State, op, &self.links).is_ok())
+    }
+}
+
+/// Returns what would clear an item, if it can be cleared.
+fn cleared(item: &Observed) -> Option<Op> {
+    Some(match item {
+        Observed::Link(_) | Observed::LinkSettings(..) => return None,
         Observed::TunnelDevice(tunnel, _) => Op::TunnelDevice(*tunnel, None),
         Observed::Neighbour(key, _) => Op::Neighbour(key.clone(), None),
         Observed::Fdb(key, _) => Op::Fdb(key.clone(), None),
@@ -274,8 +293,7 @@ fn may_clear(item: &Observed, policy: &Policy, links: &Links) -> bool {
         Observed::Endpoint(link, _) => Op::Endpoint(link.clone(), None),
         Observed::Attachment(key) => Op::Attachment(key.clone(), false),
         Observed::Rule(rule) => Op::Rule(rule.clone(), false),
-    };
-    policy.check(Lane::State, op, links).is_ok()
+    })
 }
 
 /// Returns the number of an error.

@@ -77,7 +77,8 @@ impl Links {
     /// Takes in all interfaces that there are and returns whether there is anything to tell.
     ///
     /// `shaken` are those that were heard to be down since the last time, by index. One that is up
-    /// again has still lost what hung on it, so it is told as down and up.
+    /// again has still lost what hung on it, so it is told as down and up; one that is down again may
+    /// have been up meanwhile, so it is told once more.
     pub fn update(
         &mut self,
         actual: impl IntoIterator<Item = LinkState>,
@@ -99,6 +100,10 @@ impl Links {
                 }
                 Some(state) if before.up && (!state.up || shaken.contains(index)) => {
                     self.went_down.insert(before.link.clone());
+                    let set = LinkEvent::Set(state.clone());
+                    self.pending.insert(before.link.clone(), set);
+                }
+                Some(state) if shaken.contains(index) && !state.up => {
                     let set = LinkEvent::Set(state.clone());
                     self.pending.insert(before.link.clone(), set);
                 }
@@ -251,6 +256,18 @@ mod tests {
         assert_eq!(
             links.take_feed().unwrap().events,
             [LinkEvent::Set(state(7, "a", true))]
+        );
+    }
+
+    #[test]
+    fn what_came_up_and_went_down_again_in_between_is_told() {
+        let mut links = Links::default();
+        links.update([state(7, "a", false), state(8, "b", false)], &none());
+        links.snapshot();
+        assert!(links.update([state(7, "a", false), state(8, "b", false)], &[7].into()));
+        assert_eq!(
+            links.take_feed().unwrap().events,
+            [LinkEvent::Set(state(7, "a", false))]
         );
     }
 

@@ -1,11 +1,13 @@
 //! A snapshot on its way: cut into pages that fit into messages.
 //!
-//! Pages are encoded as items arrive, so that a full map costs its bytes and not its objects, by a
-//! thread of their own, so that reading the kernel goes on meanwhile, and are had before all is read.
+//! Items are checked and encoded as they arrive, so that a full map costs its bytes and not its
+//! objects, by a thread of their own, so that reading the kernel goes on meanwhile; and pages are had
+//! before all is read.
 //! They wait in memory for whoever is slow to ask: nobody can stop the reading, and what is read is
 //! bounded by the size of the maps.
 
 use std::{
+    mem,
     sync::mpsc::{self, Receiver, SyncSender},
     thread,
 };
@@ -68,7 +70,9 @@ impl Pages {
 #[derive(Debug)]
 pub struct Sink {
     items: Vec<Observed>,
-    full: SyncSender<(bool, Page)>,
+    full: SyncSender<(bool, Vec<Observed>)>,
+    /// Room that is free again.
+    empty: Receiver<Vec<Observed>>,
 }
 
 impl Sink {
@@ -81,29 +85,41 @@ impl Sink {
     }
 
     fn turn(&mut self, last: bool) {
-        let items = std::mem::replace(&mut self.items, Vec::with_capacity(ITEMS));
+        let empty = self.empty.try_recv();
+        let empty = empty.unwrap_or_else(|_| Vec::with_capacity(ITEMS));
+        let items = mem::replace(&mut self.items, empty);
         // An encoder that has failed has said so.
-        drop(self.full.send((last, Page { items })));
+        drop(self.full.send((last, items)));
     }
 }
 
-/// Has `read` give all items to a sink, and gives their pages away; if it fails, that in place of the
-/// last.
+/// Has `read` give all items to a sink, and gives the pages of those that are `reported` away; if it
+/// fails, that in place of the last.
 pub fn cut(
     pages: UnboundedSender<Coming>,
+    reported: impl Fn(&Observed) -> bool + Send,
     read: impl FnOnce(&mut Sink) -> Result<(), SnapshotError>,
 ) {
     thread::scope(|scope| {
-        let (full, waiting) = mpsc::sync_channel(WAITING);
+        let (full, waiting) = mpsc::sync_channel::<(bool, Vec<Observed>)>(WAITING);
+        let (emptied, empty) = mpsc::channel();
         let given = pages.clone();
         scope.spawn(move || {
-            // Who asked may be gone.
-            if let Err(error) = encode_all(&waiting, &given) {
-                drop(given.send(Err(error.into())));
+            for (last, mut items) in waiting {
+                items.retain(&reported);
+                let mut page = Page { items };
+                if let Err(error) = encode(last, &mut page, &given) {
+                    // Who asked may be gone.
+                    drop(given.send(Err(error.into())));
+                    return;
+                }
+                page.items.clear();
+                // All may have been read.
+                drop(emptied.send(page.items));
             }
         });
         let items = Vec::with_capacity(ITEMS);
-        let mut sink = Sink { items, full };
+        let mut sink = Sink { items, full, empty };
         match read(&mut sink) {
             Ok(()) => sink.turn(true),
             // As above.
@@ -112,33 +128,27 @@ pub fn cut(
     });
 }
 
-fn encode_all(
-    waiting: &Receiver<(bool, Page)>,
-    pages: &UnboundedSender<Coming>,
-) -> Result<(), EncodeError> {
-    for page in waiting {
-        let mut rest = vec![page];
-        while let Some((last, mut page)) = rest.pop() {
-            match codec::encode(&page) {
-                Ok(bytes) if bytes.len() <= BYTES || page.items.len() < 2 => {
-                    // As above.
-                    drop(pages.send(Ok((last, bytes))));
-                }
-                Err(error) if page.items.len() < 2 => return Err(error),
-                Ok(_) | Err(_) => {
-                    let items = page.items.split_off(page.items.len() / 2);
-                    rest.push((last, Page { items }));
-                    rest.push((false, page));
-                }
-            }
+/// Gives a page away, in several if it is too long for one.
+fn encode(last: bool, page: &mut Page, pages: &UnboundedSender<Coming>) -> Result<(), EncodeError> {
+    let len = page.items.len();
+    match codec::encode(page) {
+        Ok(bytes) if bytes.len() <= BYTES || len < 2 => {
+            // Who asked may be gone.
+            drop(pages.send(Ok((last, bytes))));
+            Ok(())
+        }
+        Err(error) if len < 2 => Err(error),
+        Ok(_) | Err(_) => {
+            let items = page.items.split_off(len / 2);
+            encode(false, page, pages)?;
+            encode(last, &mut Page { items }, pages)
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use ipc_proto::{KernelRoute, Protocol, RouteKey, RouteKind, Table};
+    use ipc_proto::{KernelRoute, Protocol, RouteKey, RouteKind, Rule, Table};
     use nix::errno::Errno;
     use tokio::sync::mpsc::unbounded_channel;
 
@@ -162,7 +172,8 @@ mod tests {
 
     fn read(items: &[Observed], end: Result<(), SnapshotError>) -> Vec<Coming> {
         let (sender, mut coming) = unbounded_channel();
-        cut(sender, |sink| {
+        let reported = |item: &Observed| !matches!(item, Observed::Rule(_));
+        cut(sender, reported, |sink| {
             for item in items {
                 sink.push(item.clone());
             }
@@ -192,8 +203,16 @@ mod tests {
 
     #[test]
     fn a_snapshot_of_nothing_has_one_empty_page() {
-        let [only] = read(&[], Ok(())).try_into().unwrap();
-        assert_eq!(page(&only), (true, Page::default()));
+        let unreported = Observed::Rule(Rule {
+            ipv6: false,
+            priority: 1,
+            mark: None,
+            invert: false,
+        });
+        for items in [&[][..], &[unreported]] {
+            let [only] = read(items, Ok(())).try_into().unwrap();
+            assert_eq!(page(&only), (true, Page::default()));
+        }
     }
 
     #[test]

@@ -117,7 +117,6 @@ fn dbus_error(refusal: &Refusal) -> fdo::Error {
         Refusal::Malformed(_) => fdo::Error::InvalidArgs(text),
         Refusal::Version(_) => fdo::Error::NotSupported(text),
         Refusal::Fenced | Refusal::NoPage => fdo::Error::AccessDenied(text),
-        Refusal::TooLong(_) => fdo::Error::LimitsExceeded(text),
         Refusal::Snapshot(_) => fdo::Error::IOError(text),
         Refusal::Answer(_) => fdo::Error::Failed(text),
     }

@@ -53,8 +53,8 @@ fn garbage_is_refused_and_changes_nothing() {
                 op: route("10.2.0.0/24"),
                 needs: None,
             };
-            let error = calc.try_apply(vec![step; 2049]).await.unwrap_err();
-            assert!(error.to_string().contains("2049 steps"), "{error}");
+            let error = calc.try_apply(vec![step; 4097]).await.unwrap_err();
+            assert!(error.to_string().contains("at most 4096"), "{error}");
             let request = PageRequest {
                 lease: Lease(99),
                 page: 0,

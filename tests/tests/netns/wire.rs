@@ -256,6 +256,7 @@ fn one_user_cannot_keep_others_from_the_face() {
         || async {
             let helper = Helper::start("face_users = [8]\n");
             let path = helper.socket(bus::socket::PRIVHELPER);
+            answers(&helper).await;
             let before = taken(&helper);
             nix::unistd::seteuid(8.into()).unwrap();
             let clients: Vec<Raw> = (0..200).map(|_| Raw::connect(&path)).collect();
@@ -266,8 +267,7 @@ fn one_user_cannot_keep_others_from_the_face() {
             drop(clients);
             nix::unistd::seteuid(8.into()).unwrap();
             eventually("there is room again", || {
-                let again = Raw::connect(&path);
-                let mut again = again;
+                let mut again = Raw::connect(&path);
                 drop(again.stream.write_all(b"\0AUTH EXTERNAL 38\r\n"));
                 if again.is_ended() {
                     Err("turned away".into())
@@ -445,6 +445,7 @@ fn a_batch_of_slow_changes_does_not_keep_the_watchdog_waiting() {
             survives(async |helper| {
                 let mut calc = helper.connect().await;
                 calc.hello().await;
+                let parent = link("eth0");
                 let device = |vni| {
                     Op::TunnelDevice(
                         Tunnel::VxlanV4,
@@ -452,7 +453,7 @@ fn a_batch_of_slow_changes_does_not_keep_the_watchdog_waiting() {
                             vni,
                             port: 4789,
                             local: super::address("192.0.2.1"),
-                            parent: link("eth0"),
+                            parent: parent.clone(),
                             mac: ipc_proto::Mac([0x66, 0, 0, 0, 0, 9]),
                             mtu: 1450,
                             address: super::address("10.1.0.0"),
