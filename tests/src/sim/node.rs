@@ -19,8 +19,6 @@ use super::{
     rules::{Broken, broken},
 };
 
-/// No space left.
-const ENOSPC: i32 = 28;
 /// How long `calc` waits for an answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -54,8 +52,7 @@ pub(super) struct Node {
     leads: BTreeMap<Key, (IpAddr, u32)>,
     /// Something came in since it last computed.
     pub(super) stirred: bool,
-    /// Since when its clock stands still, by a bug.
-    frozen: Option<Instant>,
+    started: Instant,
     bug: Option<Bug>,
 }
 
@@ -75,7 +72,7 @@ impl Node {
             bpf_desired: BTreeSet::new(),
             leads: BTreeMap::new(),
             stirred: true,
-            frozen: (bug == Some(Bug::HoldForever)).then_some(now),
+            started: now,
             bug,
         };
         if bug == Some(Bug::EarlyWrite) {
@@ -91,13 +88,10 @@ impl Node {
     }
 
     fn clock(&self, now: Instant) -> Instant {
-        self.frozen.unwrap_or(now)
-    }
-
-    /// Wakes up on a host that has slept since then.
-    pub(super) fn slept(&mut self, since: Instant) {
-        if self.bug == Some(Bug::TimersLostInSleep) {
-            self.frozen = Some(self.frozen.unwrap_or(since));
+        if self.bug == Some(Bug::HoldForever) {
+            self.started
+        } else {
+            now
         }
     }
 
@@ -130,9 +124,6 @@ impl Node {
         self.connected = true;
         self.order = FeedOrder::default();
         self.handle(now, Input::Connected);
-        if self.bug == Some(Bug::DoubtForgotten) && self.read {
-            self.handle(now, Input::InSync { complete: true });
-        }
     }
 
     pub(super) fn disconnect(&mut self, now: Instant) {
@@ -167,13 +158,6 @@ impl Node {
                 };
                 if at.and_then(|at| self.asked.remove(at)).is_none() {
                     return Err("not asked for");
-                }
-                if self.bug == Some(Bug::FullForEver) {
-                    for (_, error) in &mut ack.failed {
-                        if matches!(error, OpError::Kernel { errno: ENOSPC, .. }) {
-                            *error = OpError::Denied("full".into());
-                        }
-                    }
                 }
                 if self.bug == Some(Bug::FailureUnheard) {
                     ack.failed
@@ -228,14 +212,7 @@ impl Node {
         self.ack(now, ack);
     }
 
-    fn links(&mut self, now: Instant, mut events: Vec<LinkEvent>) {
-        if self.bug == Some(Bug::RenameUnheard) {
-            let there: BTreeSet<u32> = events.iter().filter_map(set_index).collect();
-            events.retain(|event| match event {
-                LinkEvent::Gone(link) => !there.contains(&link.index),
-                LinkEvent::Set(_) => true,
-            });
-        }
+    fn links(&mut self, now: Instant, events: Vec<LinkEvent>) {
         for event in events {
             if self.bug != Some(Bug::FlapUnheard) {
                 self.handle(now, Input::Link(event.clone()));
@@ -358,7 +335,7 @@ impl Node {
     pub(super) fn due(&self) -> Option<Instant> {
         let call = self.asked.front().map(|asked| asked.at + CALL_TIMEOUT);
         let retry = self.reconciler.poll_timeout();
-        [call, retry.filter(|_| self.frozen.is_none())]
+        [call, retry.filter(|_| self.bug != Some(Bug::HoldForever))]
             .into_iter()
             .flatten()
             .min()
@@ -410,13 +387,6 @@ impl Node {
             .filter_map(|row| row.desired)
             .filter_map(|op| Some((Key::of(&op)?, op)))
             .collect()
-    }
-}
-
-fn set_index(event: &LinkEvent) -> Option<u32> {
-    match event {
-        LinkEvent::Set(state) => Some(state.link.index),
-        LinkEvent::Gone(_) => None,
     }
 }
 

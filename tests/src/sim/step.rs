@@ -32,8 +32,6 @@ pub enum Step {
     Flow(u8),
     /// So many milliseconds pass.
     Wait(u16),
-    /// The host sleeps for so many minutes; all that was due meanwhile is due at once.
-    Sleep(u16),
     /// An interface changes.
     Link(Slot, Motion),
     /// Somebody changes what is ours.
@@ -82,8 +80,6 @@ pub enum Motion {
     Plug,
     /// It gets its name and goes up.
     Name,
-    /// A workload's loses its name, and is as it was under another; [`Name`](Self::Name) undoes it.
-    Rename,
     /// It appears, ready for use.
     Add,
     /// It disappears.

@@ -110,12 +110,6 @@ impl World {
                     self.kernel.set_admin(index, true);
                 }
             }
-            (Motion::Rename, Some(index)) => {
-                if let Some(other) = plugged.filter(|name| self.kernel.index(name).is_none()) {
-                    self.kernel.rename(index, other);
-                    self.tally.add("links renamed");
-                }
-            }
             (Motion::Add, None) => self.add_link(slot, name, mac),
             (Motion::Remove, Some(index)) => {
                 self.kernel.remove(index);
