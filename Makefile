@@ -18,8 +18,8 @@ run: build  ## runs Cairn in a demo world of two nodes and four pods (root)
 test: build  ## runs every test (root: they make network namespaces)
 	cargo test --workspace
 
-fuzz:  ## feeds the core random documents and events for some minutes (CAIRN_FUZZ_RUNS: how many)
-	CAIRN_FUZZ_RUNS=$${CAIRN_FUZZ_RUNS:-50000} cargo test --release -p calc --test fuzz
+fuzz:  ## feeds calc documents and events, and the helper batches, for some minutes (CAIRN_FUZZ_RUNS: how many)
+	CAIRN_FUZZ_RUNS=$${CAIRN_FUZZ_RUNS:-50000} cargo test --release -p calc -p privhelper --test fuzz
 
 bench: setup  ## measures against the raw kernel and the reference, into target/bench.json and docs/bench.md (root)
 	cargo build --release -p calc -p privhelper -p supervisor -p cairnctl -p tests

@@ -18,6 +18,7 @@ use self::guard::Guarded;
 pub use self::{
     face::{Face, announce, show},
     faces::{Calc1Proxy, DataplaneProxy, PrivHelper1Proxy, Supervisor1Proxy},
+    guard::Hangup,
     routes::{RouteRow, SnapshotPage},
     system::{Presence, SYSTEM_BUS, show_on_bus},
 };
@@ -89,9 +90,17 @@ pub async fn accept(
     }
 }
 
+/// How long a client may take to introduce itself.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Returns a builder for the server's end of an accepted connection, without fear of its peer.
 pub fn server(stream: UnixStream) -> Builder<'static> {
-    Builder::socket(Guarded::server(stream))
+    server_until(stream, &Hangup::default())
+}
+
+/// The same for a connection that can be hung up.
+pub fn server_until(stream: UnixStream, hangup: &Hangup) -> Builder<'static> {
+    Builder::socket(Guarded::server(stream, hangup))
         .server(Guid::generate())
         .p2p()
 }

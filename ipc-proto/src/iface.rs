@@ -17,6 +17,8 @@ pub struct IfName([u8; Self::MAX_LEN]);
 impl IfName {
     /// The longest name in bytes, `IFNAMSIZ` less its NUL.
     pub const MAX_LEN: usize = 15;
+    /// How many characters an error shows of what is not a name.
+    const MAX_SHOWN: usize = 64;
 
     /// Returns the name as text.
     #[must_use]
@@ -45,7 +47,8 @@ impl FromStr for IfName {
                 .bytes()
                 .all(|b| b.is_ascii_graphic() && b != b'/' && b != b':');
         if !ok {
-            return Err(InvalidIfName(name.to_owned()));
+            // It is logged, and told to who sent it, however long it is.
+            return Err(InvalidIfName(name.chars().take(Self::MAX_SHOWN).collect()));
         }
         let mut bytes = [0; Self::MAX_LEN];
         for (byte, from) in bytes.iter_mut().zip(name.bytes()) {

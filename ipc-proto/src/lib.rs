@@ -3,6 +3,7 @@
 //! A request can only name things that the helper may touch: there is no field for a table or
 //! protocol number, a map, a program or a file. Nothing here does I/O but [`bus`].
 
+mod bounded;
 pub mod bus;
 pub mod codec;
 mod iface;

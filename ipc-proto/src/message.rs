@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BpfRoute, Endpoint, FdbKey, Hook, KernelRoute, Link, LinkEvent, LinkProfile, LinkState, Mac,
-    Masquerade, NeighbourKey, ProgramSettings, RouteKey, Rule, Tunnel, TunnelDevice, view::Kind,
+    Masquerade, NeighbourKey, ProgramSettings, RouteKey, Rule, Tunnel, TunnelDevice,
+    bounded::at_most, view::Kind,
 };
 
 /// The version of everything in this crate that goes over the wire. Both sides must have the same.
@@ -212,8 +213,14 @@ pub struct Batch {
     pub lane: Lane,
     /// Its number.
     pub id: BatchId,
-    /// The changes.
+    /// The changes, of which there are no more than [`MAX_STEPS`](Self::MAX_STEPS).
+    #[serde(deserialize_with = "at_most::<{ Batch::MAX_STEPS }, _, _>")]
     pub steps: Vec<Step>,
+}
+
+impl Batch {
+    /// The most steps that can be decoded; a helper may take fewer.
+    pub const MAX_STEPS: usize = 4096;
 }
 
 /// What became of a [`Batch`]. A step that is not listed was carried out.

@@ -3,7 +3,10 @@
 //! It runs to completion on a thread of its own, so its system calls delay nobody but who asked. It
 //! holds sockets and maps, and remembers nothing between two calls but hints that the kernel checks.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use ipc_proto::{Lane, LinkRole, LinkState, Observed, Op, OpError, Step, Tunnel, TunnelDevice};
 use nix::errno::Errno;
@@ -42,6 +45,9 @@ pub struct Interfaces {
     links: Links,
 }
 
+/// How long a batch may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Dataplane {
@@ -75,9 +81,28 @@ impl Dataplane {
     }
 
     /// Carries out the steps in order and returns those that failed.
+    ///
+    /// What there is no time for fails: whoever waits for this thread, the watchdog first, must not
+    /// wait for a batch of changes of which each takes long.
     pub fn apply(&mut self, steps: Vec<Step>) -> Vec<(u32, OpError)> {
+        let end = Instant::now() + PATIENCE;
         let steps = self.check(Lane::State, steps);
-        order::carry_out(steps, |ops| self.carry_out(ops))
+        order::carry_out(steps, |ops| {
+            let at_once = if ops.iter().any(is_slow) {
+                1
+            } else {
+                ops.len()
+            };
+            let parts = ops.chunks(at_once.max(1));
+            let outcomes = parts.map(|ops| {
+                if Instant::now() < end {
+                    self.carry_out(ops)
+                } else {
+                    vec![Err(no_time()); ops.len()]
+                }
+            });
+            outcomes.flatten().collect()
+        })
     }
 
     /// Asks the policy for each step; again with a fresh table of interfaces if one looks stale.
@@ -213,6 +238,30 @@ impl Dataplane {
     #[must_use]
     pub fn map_size(&self) -> u32 {
         self.maps.size()
+    }
+}
+
+/// Returns whether an op may take the kernel milliseconds, since it waits until all processors have
+/// taken note; the others take microseconds.
+fn is_slow(permitted: &Permitted) -> bool {
+    match permitted.op() {
+        Op::TunnelDevice(..) | Op::Attachment(..) | Op::LinkSettings(..) | Op::Rule(..) => true,
+        Op::Endpoint(..)
+        | Op::Neighbour(..)
+        | Op::Fdb(..)
+        | Op::BpfRoute(..)
+        | Op::KernelRoute(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::Masquerade(_)
+        | Op::FlowFlush(_) => false,
+    }
+}
+
+fn no_time() -> OpError {
+    OpError::Kernel {
+        call: format!("no time is left of a batch's {} s", PATIENCE.as_secs()),
+        errno: errno_number(Errno::EBUSY),
     }
 }
 

@@ -5,15 +5,20 @@
 
 use std::{io, mem, thread};
 
-use ipc_proto::{FlowsDone, bus, codec};
+use ipc_proto::{
+    FlowsDone,
+    bus::{self, Hangup},
+    codec,
+};
 use nix::unistd::Uid;
 use serde_bytes::ByteBuf;
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{broadcast::Receiver, mpsc, oneshot},
     task::JoinHandle,
+    time::timeout,
 };
-use zbus::{Connection, fdo, object_server::SignalEmitter};
+use zbus::{fdo, object_server::SignalEmitter};
 
 use crate::{
     conntrack::Flushed,
@@ -112,18 +117,30 @@ fn dbus_error(refusal: &Refusal) -> fdo::Error {
         Refusal::Malformed(_) => fdo::Error::InvalidArgs(text),
         Refusal::Version(_) => fdo::Error::NotSupported(text),
         Refusal::Fenced | Refusal::NoPage => fdo::Error::AccessDenied(text),
-        Refusal::TooLong(_) => fdo::Error::LimitsExceeded(text),
         Refusal::Snapshot(_) => fdo::Error::IOError(text),
         Refusal::Answer(_) => fdo::Error::Failed(text),
     }
 }
 
-/// The D-Bus object.
+/// The D-Bus object of one connection.
 #[derive(Debug)]
 struct DataplaneObject {
     worker: Worker,
+    hangup: Hangup,
     /// What is left of the snapshot for the last `Hello`.
     pages: Option<Pages>,
+}
+
+impl DataplaneObject {
+    /// Refuses what a client that has been replaced asked before: it must not touch the lease of the
+    /// next one.
+    fn is_current(&self) -> fdo::Result<()> {
+        if self.hangup.is_ended() {
+            Err(fdo::Error::Disconnected("another client came".into()))
+        } else {
+            Ok(())
+        }
+    }
 }
 
 // Without `spawn = false` zbus may run two calls at once, or the second one first.
@@ -131,6 +148,7 @@ struct DataplaneObject {
 impl DataplaneObject {
     /// Starts a lease and ends the one before.
     async fn hello(&mut self, hello: ByteBuf) -> fdo::Result<ByteBuf> {
+        self.is_current()?;
         self.pages = None;
         let granted = self.worker.ask(|answer| Job::Hello(hello, answer)).await?;
         let (welcome, pages) = granted.map_err(|refusal| refused(&refusal))?;
@@ -150,6 +168,7 @@ impl DataplaneObject {
 
     /// Applies a batch.
     async fn apply(&self, batch: ByteBuf) -> fdo::Result<ByteBuf> {
+        self.is_current()?;
         let answer = self.worker.ask(|answer| Job::Apply(batch, answer)).await?;
         answer
             .map(ByteBuf::from)
@@ -197,12 +216,12 @@ pub async fn serve(
     }
 }
 
-/// Closes a connection even if the task that serves it is cancelled.
-struct Closing(Connection);
+/// Ends a connection even if the task that serves it is cancelled, and whatever it is stuck in.
+struct Closing(Hangup);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        tokio::spawn(self.0.clone().close());
+        self.0.end();
     }
 }
 
@@ -212,17 +231,20 @@ async fn serve_client(
     watched: &Watched,
     mut flushed: Receiver<FlowsDone>,
 ) -> zbus::Result<()> {
+    let closing = Closing(Hangup::default());
     let object = DataplaneObject {
         worker: worker.clone(),
+        hangup: closing.0.clone(),
         pages: None,
     };
-    let connection = bus::server(stream)
+    let connection = bus::server_until(stream, &closing.0)
         .serve_at(bus::DATAPLANE_PATH, object)
-        .build()
-        .await?;
-    let connection = Closing(connection);
+        .build();
+    let connection = timeout(bus::HANDSHAKE_TIMEOUT, connection)
+        .await
+        .map_err(failure)??;
     tracing::debug!("calc connected");
-    let emitter = SignalEmitter::new(&connection.0, bus::DATAPLANE_PATH)?;
+    let emitter = SignalEmitter::new(&connection, bus::DATAPLANE_PATH)?;
     let feed = async {
         loop {
             watched.changed().await;
@@ -242,7 +264,7 @@ async fn serve_client(
         }
     };
     tokio::select! {
-        () = connection.0.closed() => Ok(()),
+        () = connection.closed() => Ok(()),
         result = feed => result,
         result = ends => result,
     }

@@ -14,9 +14,6 @@ use crate::{
     pages::{self, Coming},
 };
 
-/// The most steps in a batch.
-pub const MAX_STEPS: u32 = 4096;
-
 /// Why a request was not served at all.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -35,9 +32,6 @@ pub enum Refusal {
     /// The page is not the next one of a snapshot for this lease.
     #[error("no such page: say Hello")]
     NoPage,
-    /// The batch is too long.
-    #[error("{0} steps are more than {MAX_STEPS}")]
-    TooLong(usize),
     /// The kernel cannot be read.
     #[error("cannot read the kernel back: {0}")]
     Snapshot(#[from] SnapshotError),
@@ -104,7 +98,7 @@ impl Session {
             version: VERSION,
             incarnation: self.incarnation,
             lease,
-            max_steps: MAX_STEPS,
+            max_steps: u32::try_from(Batch::MAX_STEPS).unwrap_or(u32::MAX),
             bpf_max_entries: self.dataplane.map_size(),
             feed: interfaces.feed,
         })?;
@@ -138,9 +132,6 @@ impl Session {
         let batch: Batch = codec::decode(request)?;
         if self.lease != Some(batch.lease) {
             return Err(Refusal::Fenced);
-        }
-        if u32::try_from(batch.steps.len()).map_or(true, |steps| steps > MAX_STEPS) {
-            return Err(Refusal::TooLong(batch.steps.len()));
         }
         let failed = match batch.lane {
             Lane::State => self.dataplane.apply(batch.steps),

@@ -18,6 +18,7 @@ pub mod monitor;
 pub mod netns;
 pub mod packets;
 pub mod ping;
+pub mod raw;
 pub mod sim;
 pub mod systemd;
 pub mod talk;

@@ -18,6 +18,8 @@ mod others;
 mod ownership;
 #[path = "netns/routes.rs"]
 mod routes;
+#[path = "netns/wire.rs"]
+mod wire;
 
 use std::net::IpAddr;
 

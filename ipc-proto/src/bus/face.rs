@@ -10,10 +10,17 @@ use std::{
     io,
     os::unix::fs::MetadataExt,
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
-use tokio::{net::UnixListener, select, time::sleep, try_join};
+use tokio::{
+    net::UnixListener,
+    select,
+    sync::Semaphore,
+    time::{sleep, timeout},
+    try_join,
+};
 use zbus::{
     Connection, OwnedVariant, Variant,
     fdo::Properties,
@@ -21,10 +28,12 @@ use zbus::{
     object_server::{Interface, SignalEmitter},
 };
 
-use super::{Presence, SYSTEM_BUS, accept, server, show_on_bus};
+use super::{HANDSHAKE_TIMEOUT, Presence, SYSTEM_BUS, accept, server, show_on_bus};
 
 /// How long after a message about changes there is no other.
 const PAUSE: Duration = Duration::from_millis(250);
+/// How many connections one user may have at a time, so that none can keep others from the face.
+const MAX_CLIENTS: usize = 32;
 
 /// An object that shows a process. Its interface's name is also its name on the system bus.
 pub trait Face: Interface + Clone {
@@ -80,18 +89,32 @@ async fn serve<F: Face>(
     path: &'static str,
     face: &F,
 ) -> io::Result<()> {
+    let mut rooms = BTreeMap::<u32, Arc<Semaphore>>::new();
     loop {
         let stream = accept(listener, &allowed).await?;
+        let uid = stream.peer_cred()?.uid();
+        let room = rooms
+            .entry(uid)
+            .or_insert_with(|| Arc::new(Semaphore::new(MAX_CLIENTS)));
+        let Ok(place) = Arc::clone(room).try_acquire_owned() else {
+            tracing::debug!(
+                uid,
+                "turned away a client: its user has {MAX_CLIENTS} others"
+            );
+            continue;
+        };
         let face = face.clone();
         let builder = server(stream).serve_at(path, face.clone());
         tokio::spawn(async move {
-            match builder.build().await {
-                Ok(connection) => select! {
+            match timeout(HANDSHAKE_TIMEOUT, builder.build()).await {
+                Ok(Ok(connection)) => select! {
                     () = connection.closed() => {}
                     result = announce(&connection, path, face) => gone(path, result),
                 },
-                Err(error) => gone(path, Err(error)),
+                Ok(Err(error)) => gone(path, Err(error)),
+                Err(_elapsed) => tracing::debug!("a client of {path} did not introduce itself"),
             }
+            drop(place);
         });
     }
 }

@@ -54,7 +54,7 @@ fn garbage_is_refused_and_changes_nothing() {
                 needs: None,
             };
             let error = calc.try_apply(vec![step; 4097]).await.unwrap_err();
-            assert!(error.to_string().contains("4097 steps"), "{error}");
+            assert!(error.to_string().contains("at most 4096"), "{error}");
             let request = PageRequest {
                 lease: Lease(99),
                 page: 0,

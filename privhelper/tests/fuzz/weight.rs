@@ -1,0 +1,45 @@
+//! How much memory a batch takes, with all that hangs on it.
+
+use ipc_proto::{Batch, Masquerade, Op, RouteKind};
+
+fn vector<T>(vector: &Vec<T>) -> usize {
+    vector.capacity() * size_of::<T>()
+}
+
+/// Returns it in bytes.
+pub(crate) fn weight(batch: &Batch) -> usize {
+    let steps = batch.steps.iter().map(|step| hanging(&step.op));
+    vector(&batch.steps) + steps.sum::<usize>()
+}
+
+fn hanging(op: &Op) -> usize {
+    match op {
+        Op::KernelRoute(_, Some(route)) => match &route.kind {
+            RouteKind::Multipath(hops) => vector(hops),
+            RouteKind::Unicast(_)
+            | RouteKind::Local(_)
+            | RouteKind::Blackhole
+            | RouteKind::Prohibit
+            | RouteKind::Unreachable
+            | RouteKind::Throw => 0,
+        },
+        Op::Endpoint(_, Some(endpoint)) => vector(&endpoint.sources),
+        Op::Masquerade(Some(Masquerade {
+            sources,
+            exclusions,
+        })) => vector(sources) + vector(exclusions),
+        Op::KernelRoute(_, None)
+        | Op::Endpoint(_, None)
+        | Op::Masquerade(None)
+        | Op::LinkSettings(..)
+        | Op::TunnelDevice(..)
+        | Op::Neighbour(..)
+        | Op::Fdb(..)
+        | Op::BpfRoute(..)
+        | Op::Rule(..)
+        | Op::Attachment(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::FlowFlush(_) => 0,
+    }
+}
