@@ -61,6 +61,10 @@ pub(crate) enum Request {
 
 /// What is heard of the helper.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a reading is rare, and moved no more often than it must be"
+)]
 pub(crate) enum Event {
     /// It can be reached: requests go this way, one at a time on each lane, until it is
     /// disconnected.

@@ -17,10 +17,9 @@ use std::{
 };
 
 use ipc_proto::{Batch, BatchId, FlowsDone, Lane, Lease, LinkRole, LinkState, Op, OpError, Step};
-use ipnet::IpNet;
 
 pub(crate) use self::owner::{Owner, Pods, is_pods, of_bpf, of_kernel};
-use crate::{delta::Actual, prefix::single, reading::Reading, table::backoff};
+use crate::{delta::Actual, reading::Reading, table::backoff};
 
 /// How long a new owner waits for the flows of the former one to be forgotten.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -129,11 +128,6 @@ impl Flows {
     /// Takes in that it is known to be wanted otherwise than before.
     pub(crate) fn want(&mut self, op: &Op) {
         self.dirty.extend(owner::address(op));
-    }
-
-    /// As [`want`](Self::want), of a route to this prefix.
-    pub(crate) fn want_route_of(&mut self, prefix: &IpNet) {
-        self.dirty.extend(single(prefix));
     }
 
     /// Takes in an interface.

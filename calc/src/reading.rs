@@ -84,8 +84,8 @@ impl FromIterator<Observed> for Reading {
             }
         }
         // Pages in order are merged, not sorted, in the end.
-        reading.bpf_v4.sort_by(|(a, _), (b, _)| a.cmp(b));
-        reading.bpf_v6.sort_by(|(a, _), (b, _)| a.cmp(b));
+        reading.bpf_v4.sort_by_key(|(prefix, _)| *prefix);
+        reading.bpf_v6.sort_by_key(|(prefix, _)| *prefix);
         reading.kernel_routes.sort_by(|(a, _), (b, _)| a.cmp(b));
         reading
     }

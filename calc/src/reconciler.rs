@@ -62,6 +62,10 @@ const MAX_NOTICES: usize = 16;
 
 /// What the world tells the reconciler.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a reading is rare, and moved no more often than it must be"
+)]
 pub enum Input {
     /// The datastore has shown all that it holds.
     InSync {

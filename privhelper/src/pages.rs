@@ -96,7 +96,7 @@ impl Sink {
 /// Has `read` give all items to a sink, and gives the pages of those that are `reported` away; if it
 /// fails, that in place of the last.
 pub fn cut(
-    pages: UnboundedSender<Coming>,
+    pages: &UnboundedSender<Coming>,
     reported: impl Fn(&Observed) -> bool + Send,
     read: impl FnOnce(&mut Sink) -> Result<(), SnapshotError>,
 ) {
@@ -173,12 +173,13 @@ mod tests {
     fn read(items: &[Observed], end: Result<(), SnapshotError>) -> Vec<Coming> {
         let (sender, mut coming) = unbounded_channel();
         let reported = |item: &Observed| !matches!(item, Observed::Rule(_));
-        cut(sender, reported, |sink| {
+        cut(&sender, reported, |sink| {
             for item in items {
                 sink.push(item.clone());
             }
             end
         });
+        drop(sender);
         std::iter::from_fn(|| coming.try_recv().ok()).collect()
     }
 

@@ -48,7 +48,7 @@ impl Job {
                     let welcome = mem::take(&mut granted.welcome);
                     let coming = Pages::new(granted.lease, coming);
                     drop(answer.send(Ok((welcome, coming))));
-                    session.read(granted, pages);
+                    session.read(granted, &pages);
                 }
                 Err(refusal) => drop(answer.send(Err(refusal))),
             },

@@ -113,7 +113,7 @@ impl Session {
     }
 
     /// Reads the kernel back for a lease, and gives the pages away as they come.
-    pub fn read(&mut self, granted: Granted, pages: UnboundedSender<Coming>) {
+    pub fn read(&mut self, granted: Granted, pages: &UnboundedSender<Coming>) {
         let Self { dataplane, .. } = self;
         let reported = dataplane.reported(&granted.interfaces);
         pages::cut(

@@ -66,6 +66,7 @@ fn policy(kind: u8) -> Policy {
         tunnel_v4: "vxlan.calico".parse().unwrap(),
         tunnel_v6: "vxlan-v6.calico".parse().unwrap(),
         uplinks: Uplinks::Auto,
+        excluded: Vec::new(),
         device_protocol: 3,
         safe_protocol: 80,
         second_table: None,

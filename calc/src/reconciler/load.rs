@@ -26,17 +26,16 @@ impl Reconciler {
         let mut run = Run::new();
         let mut result = Ok(());
         for op in ops {
-            match op {
-                Op::BpfRoute(prefix, Some(route))
-                    if many && continues(&run, &prefix) && self.tables.is_new(&prefix) =>
-                {
-                    self.flows.want_route_of(&prefix);
-                    run.push((prefix, route));
-                }
-                op => {
-                    self.tables.want_new(mem::take(&mut run));
-                    result = result.and(self.want(op));
-                }
+            if let Op::BpfRoute(prefix, Some(route)) = &op
+                && many
+                && continues(&run, prefix)
+                && self.tables.is_new(prefix)
+            {
+                self.flows.want(&op);
+                run.push((*prefix, route.clone()));
+            } else {
+                self.tables.want_new(mem::take(&mut run));
+                result = result.and(self.want(op));
             }
         }
         self.tables.want_new(run);

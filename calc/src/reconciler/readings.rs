@@ -15,7 +15,7 @@ use ipc_proto::view::Kind;
 /// How long after a reading there is another.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long at most, however many were in vain.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
+const PAUSE_MAX: Duration = Duration::from_mins(1);
 
 /// How much of each kind.
 pub(crate) type Drift = BTreeMap<Kind, u64>;

@@ -28,19 +28,19 @@ pub(super) struct Steps {
     last: Vec<Step>,
     /// Where each neighbour is set.
     neighbours: BTreeMap<NeighbourKey, At>,
-    max_steps: usize,
+    batch_size: usize,
     max_batches: usize,
     bytes_left: usize,
 }
 
 impl Steps {
-    /// Starts with none of at most `max_batches` batches of at most `max_steps` steps.
-    pub(super) fn new(max_steps: usize, max_batches: usize) -> Self {
+    /// Starts with none of at most `max_batches` batches of at most `batch_size` steps.
+    pub(super) fn new(batch_size: usize, max_batches: usize) -> Self {
         Self {
             full: VecDeque::new(),
             last: Vec::new(),
             neighbours: BTreeMap::new(),
-            max_steps,
+            batch_size,
             max_batches,
             bytes_left: codec::MAX_LEN - BATCH_LEN,
         }
@@ -76,7 +76,7 @@ impl Steps {
     }
 
     fn fits(&self, len: usize) -> bool {
-        len <= self.bytes_left && self.last.len() < self.max_steps
+        len <= self.bytes_left && self.last.len() < self.batch_size
     }
 
     fn push(&mut self, op: Op, after: Option<At>, len: usize) {

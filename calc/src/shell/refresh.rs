@@ -74,7 +74,11 @@ mod tests {
         assert!(*waits.first().unwrap() >= INTERVAL);
         assert!(*waits.last().unwrap() < INTERVAL + INTERVAL / 10);
         assert!(waits.len() > 100, "{waits:?}");
-        let width = *waits.last().unwrap() - *waits.first().unwrap();
+        let width = waits
+            .last()
+            .unwrap()
+            .checked_sub(*waits.first().unwrap())
+            .unwrap();
         assert!(width > INTERVAL / 12, "{waits:?}");
     }
 

@@ -66,7 +66,9 @@ proptest! {
             if at_once {
                 bench.calc.want_all(ops.clone()).unwrap();
             } else {
-                ops.iter().for_each(|op| bench.want(op));
+                for op in &ops {
+                    bench.want(op);
+                }
             }
             outcome(&mut bench)
         });

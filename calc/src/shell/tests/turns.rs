@@ -236,7 +236,7 @@ fn the_first_apply_is_at_once_and_the_next_one_a_token_later() {
     assert!(!bench.node.status().in_sync);
     let next = bench.now + TOKEN;
     assert_eq!(bench.node.poll_timeout(), Some(next));
-    bench.now = next - Duration::from_nanos(1);
+    bench.now = next.checked_sub(Duration::from_nanos(1)).unwrap();
     assert!(!bench.turn());
     bench.now = next;
     assert!(bench.turn());
@@ -339,7 +339,7 @@ fn before_interfaces_are_read_nothing_is_asked_for_but_that() {
 fn a_refresh_reads_and_writes_nothing_where_all_is_right() {
     let interval = Duration::from_secs(90);
     let mut bench = Bench::idle(&settings(Some(interval)));
-    let read_at = bench.now - IDLE;
+    let read_at = bench.now.checked_sub(IDLE).unwrap();
     let due = bench.node.poll_timeout().unwrap();
     assert!((interval..interval + interval / 10).contains(&(due - read_at)));
     bench.now = due;
@@ -363,7 +363,7 @@ fn no_timer_is_lost_while_there_is_no_token() {
     let (id, _) = bench.asked();
     bench.ack(id, vec![(0, failure())]);
     let retry = bench.node.poll_timeout().unwrap();
-    bench.now = retry - Duration::from_millis(1);
+    bench.now = retry.checked_sub(Duration::from_millis(1)).unwrap();
     bench.exhaust();
     bench.now = retry;
     assert!(!bench.turn());

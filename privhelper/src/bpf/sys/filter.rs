@@ -22,10 +22,11 @@ pub(crate) fn attach(socket: impl AsFd, program: &[Instruction]) -> Result<(), E
         .map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k })
         .collect();
     let program = libc::sock_fprog {
-        len: u16::try_from(filter.len()).map_err(|_| Errno::E2BIG)?,
+        len: u16::try_from(filter.len()).map_err(|_too_long| Errno::E2BIG)?,
         filter: filter.as_mut_ptr(),
     };
-    let length = libc::socklen_t::try_from(size_of_val(&program)).map_err(|_| Errno::EINVAL)?;
+    let length =
+        libc::socklen_t::try_from(size_of_val(&program)).map_err(|_too_long| Errno::EINVAL)?;
     // SAFETY: the kernel reads `len` instructions of the list and the struct, and both outlive the
     // call; it keeps a copy of its own.
     let result = unsafe {
