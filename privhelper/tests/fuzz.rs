@@ -5,11 +5,7 @@
 //! in `policy.rs`. `make test` runs a fixed number of cases, `make fuzz` many more
 //! (`CAIRN_FUZZ_RUNS`); each failure is shrunk and printed.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on panics"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 #[path = "fuzz/batches.rs"]
 mod batches;

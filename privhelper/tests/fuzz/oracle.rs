@@ -51,7 +51,7 @@ pub(crate) fn forbidden(policy: &Policy, links: &Links, lane: Lane, op: &Op) -> 
         }
         Op::Neighbour(key, mac) => {
             let tunnel = names.is_tunnel(&key.link);
-            if !tunnel && !(names.is_workload(&key.link) && key.address.is_ipv4()) {
+            if !(tunnel || names.is_workload(&key.link) && key.address.is_ipv4()) {
                 return Some("a neighbour on a link of others");
             }
             if !can_be_a_host(key.address) {
@@ -227,7 +227,7 @@ fn can_be_a_host(address: IpAddr) -> bool {
 }
 
 fn one_host(mac: [u8; 6]) -> bool {
-    mac[0] % 2 == 0 && mac.iter().any(|byte| *byte != 0)
+    mac[0].is_multiple_of(2) && mac.iter().any(|byte| *byte != 0)
 }
 
 /// Whose an interface is, by its name alone; it must be there under this name and number.
