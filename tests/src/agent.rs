@@ -61,7 +61,8 @@ impl Agent {
     }
 
     /// Makes these wanted, and returns when the kernel is as it should be.
-    pub async fn apply(&mut self, ops: Vec<Op>) {
+    pub async fn apply(&mut self, ops: impl IntoIterator<Item = Op>) {
+        let ops = ops.into_iter().collect();
         self.reconciler.want_all(ops).unwrap();
         while let Some(output) = self.reconciler.poll(Instant::now()) {
             let Output::Apply(batch) = output else {

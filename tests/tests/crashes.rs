@@ -180,9 +180,9 @@ fn what_a_dead_helper_has_left_undone_is_done() {
         }
         signal(helper, Signal::SIGKILL);
         eventually("its end", || {
-            let stat = fs::read_to_string(format!("/proc/{helper}/stat")).unwrap_or_default();
-            let is_over = stat.is_empty() || stat.contains(") Z");
-            is_over.then_some(()).ok_or(stat)
+            let process = fs::read_to_string(format!("/proc/{helper}/stat")).unwrap_or_default();
+            let is_over = process.is_empty() || process.contains(") Z");
+            is_over.then_some(()).ok_or(process)
         });
         let made = routes();
         signal(supervisor, Signal::SIGCONT);
