@@ -17,7 +17,7 @@ use netlink_packet_core::{NLM_F_REPLACE, NetlinkBuffer};
 use netlink_sys::{SocketAddr, protocols::NETLINK_ROUTE};
 use nix::sys::socket::{setsockopt, sockopt};
 use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, TokioSocket};
-use tokio::time::sleep;
+use tokio::{task::unconstrained, time::sleep};
 
 use super::{
     attributes::{attributes, ip, u16_at, u32_at},
@@ -99,7 +99,8 @@ impl Others {
             for _ in 0..BURST {
                 let Some(result) = heard else { break };
                 result?;
-                heard = self.hear(&mut buffer, &mut drift).now_or_never();
+                // The runtime would have it rest sooner, and the kernel then has no room.
+                heard = unconstrained(self.hear(&mut buffer, &mut drift)).now_or_never();
             }
             if !drift.is_empty() {
                 tracing::debug!(?drift, "others have changed something");
