@@ -11,13 +11,13 @@ use tests::sim::{
 };
 
 /// How many scripts there are unless `CAIRN_SIM_RUNS` says otherwise.
-const RUNS: u64 = 20_000;
+const RUNS: u64 = 100_000;
 /// Within how many scripts a seeded bug must be found.
 const RUNS_UNTIL_FOUND: u64 = 5_000;
 /// Fewer scripts may do too little by chance.
 const ENOUGH: u64 = 1_000;
 /// How often something must happen in a thousand scripts: half as often as it does, or less.
-const AT_LEAST: [(&str, u64); 35] = [
+const AT_LEAST: [(&str, u64); 36] = [
     ("acknowledgements late", 70),
     ("answers overdue", 30),
     ("batches", 7_000),
@@ -51,6 +51,7 @@ const AT_LEAST: [(&str, u64); 35] = [
     ("set kernel route", 5_900),
     ("set neighbour", 4_500),
     ("set tunnel device", 900),
+    ("sleeps", 60),
     ("supervisor crashes", 40),
     ("workloads moved", 1_000),
 ];

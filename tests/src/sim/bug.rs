@@ -37,11 +37,17 @@ pub enum Bug {
     FlushNotAwaited,
     /// The reconciler does not hear of what others change.
     DriftUnheard,
+    /// What was due while the host slept is never due again.
+    TimersLostInSleep,
+    /// An unfinished view of the datastore counts as complete after a reconnect.
+    DoubtForgotten,
+    /// A map that was full once counts as full for ever.
+    FullForEver,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::AckOfOlder,
         Self::FeedLost,
         Self::OldLease,
@@ -59,5 +65,8 @@ impl Bug {
         Self::FlushSkipped,
         Self::FlushNotAwaited,
         Self::DriftUnheard,
+        Self::TimersLostInSleep,
+        Self::DoubtForgotten,
+        Self::FullForEver,
     ];
 }

@@ -215,7 +215,7 @@ impl Generator {
     fn trouble(&mut self, world: &World) -> Vec<Step> {
         let random = &mut self.random;
         let answer = [Step::Think, Step::Serve, Step::Serve];
-        let step = match random.below(20) {
+        let step = match random.below(24) {
             0..3 => Step::Crash(Child::Calc),
             3..6 => Step::Crash(Child::Helper),
             6 if random.percent(40) => Step::CrashSupervisor,
@@ -233,6 +233,9 @@ impl Generator {
                     .chain([self.cable(world), Step::Watch])
                     .collect();
             }
+            20 => Step::Sleep(1 + random.below(600)),
+            21 => return self.restart_with_less(),
+            22..24 => return self.flap(),
             15 => Step::LateAck,
             19 => Step::Stall,
             16 => Step::Late,
@@ -240,6 +243,40 @@ impl Generator {
             _ => Step::Flow(1),
         };
         vec![step]
+    }
+}
+
+impl Generator {
+    /// The feed starts anew, and has less to say than before.
+    fn restart_with_less(&mut self) -> Vec<Step> {
+        let docs = all_docs();
+        let mut steps = Vec::new();
+        for _ in 0..=self.random.below(4) {
+            steps.extend(self.random.pick(&docs).map(Step::Garble));
+        }
+        let flow = Step::Flow(1 + self.random.byte(6));
+        steps.extend([Step::Crash(Child::Calc), flow, Step::Cut, flow]);
+        steps
+    }
+
+    /// An interface goes and comes back, again and again.
+    fn flap(&mut self) -> Vec<Step> {
+        let random = &mut self.random;
+        let slot = Slot::Cali(random.byte(CALIS.into()));
+        let mut steps = Vec::new();
+        for _ in 0..=random.below(3) {
+            steps.push(Step::Link(slot, Motion::Down));
+            if random.percent(50) {
+                steps.push(Step::Watch);
+            }
+            if random.percent(40) {
+                steps.push(Step::Flow(1));
+            }
+            if random.percent(85) {
+                steps.push(Step::Link(slot, Motion::Up));
+            }
+        }
+        steps
     }
 }
 

@@ -19,6 +19,8 @@ use super::{
     rules::{Broken, broken},
 };
 
+/// No space left.
+const ENOSPC: i32 = 28;
 /// How long `calc` waits for an answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -52,7 +54,8 @@ pub(super) struct Node {
     leads: BTreeMap<Key, (IpAddr, u32)>,
     /// Something came in since it last computed.
     pub(super) stirred: bool,
-    started: Instant,
+    /// Since when its clock stands still, by a bug.
+    frozen: Option<Instant>,
     bug: Option<Bug>,
 }
 
@@ -72,7 +75,7 @@ impl Node {
             bpf_desired: BTreeSet::new(),
             leads: BTreeMap::new(),
             stirred: true,
-            started: now,
+            frozen: (bug == Some(Bug::HoldForever)).then_some(now),
             bug,
         };
         if bug == Some(Bug::EarlyWrite) {
@@ -88,10 +91,13 @@ impl Node {
     }
 
     fn clock(&self, now: Instant) -> Instant {
-        if self.bug == Some(Bug::HoldForever) {
-            self.started
-        } else {
-            now
+        self.frozen.unwrap_or(now)
+    }
+
+    /// Wakes up on a host that has slept since then.
+    pub(super) fn slept(&mut self, since: Instant) {
+        if self.bug == Some(Bug::TimersLostInSleep) {
+            self.frozen = Some(self.frozen.unwrap_or(since));
         }
     }
 
@@ -124,6 +130,9 @@ impl Node {
         self.connected = true;
         self.order = FeedOrder::default();
         self.handle(now, Input::Connected);
+        if self.bug == Some(Bug::DoubtForgotten) && self.read {
+            self.handle(now, Input::InSync { complete: true });
+        }
     }
 
     pub(super) fn disconnect(&mut self, now: Instant) {
@@ -158,6 +167,13 @@ impl Node {
                 };
                 if at.and_then(|at| self.asked.remove(at)).is_none() {
                     return Err("not asked for");
+                }
+                if self.bug == Some(Bug::FullForEver) {
+                    for (_, error) in &mut ack.failed {
+                        if matches!(error, OpError::Kernel { errno: ENOSPC, .. }) {
+                            *error = OpError::Denied("full".into());
+                        }
+                    }
                 }
                 if self.bug == Some(Bug::FailureUnheard) {
                     ack.failed
@@ -340,7 +356,7 @@ impl Node {
     pub(super) fn due(&self) -> Option<Instant> {
         let call = self.asked.front().map(|asked| asked.at + CALL_TIMEOUT);
         let retry = self.reconciler.poll_timeout();
-        [call, retry.filter(|_| self.bug != Some(Bug::HoldForever))]
+        [call, retry.filter(|_| self.frozen.is_none())]
             .into_iter()
             .flatten()
             .min()

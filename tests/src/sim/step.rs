@@ -32,6 +32,8 @@ pub enum Step {
     Flow(u8),
     /// So many milliseconds pass.
     Wait(u16),
+    /// The host sleeps for so many minutes; all that was due meanwhile is due at once.
+    Sleep(u16),
     /// An interface changes.
     Link(Slot, Motion),
     /// Somebody changes what is ours.

@@ -136,6 +136,7 @@ impl World {
                 }
             }
             Step::Wait(ms) => self.wait(Duration::from_millis(ms.into()))?,
+            Step::Sleep(minutes) => self.sleep(minutes)?,
             Step::Link(slot, motion) => self.link(slot, motion),
             Step::Drift(thing, how, which) => self.drift(thing, how, which),
             Step::Foreign(which) => self.kernel.foreign(which),
@@ -225,6 +226,17 @@ impl World {
         }
         self.now = end;
         Ok(())
+    }
+
+    /// Time passes, and nobody goes on before it has.
+    fn sleep(&mut self, minutes: u16) -> Result<(), Broken> {
+        let before = self.now;
+        self.now += Duration::from_secs(60 * u64::from(minutes));
+        self.tally.add("sleeps");
+        if let Some(node) = self.live_node() {
+            node.slept(before);
+        }
+        self.tick()
     }
 
     /// Returns when something is due.
