@@ -135,6 +135,21 @@ fn a_tunnel_device_that_somebody_removes_is_made_again() {
     passes(steps);
 }
 
+#[test]
+fn a_route_whose_source_goes_away_is_not_taken_for_there() {
+    let pod = Slot::Cali(3);
+    let steps = vec![
+        Step::Document(Doc::Config, Some(64)),
+        Step::Flow(1),
+        Step::Link(pod, Motion::Plug),
+        Step::Link(pod, Motion::Name),
+        Step::Document(Doc::Workload(3), Some(15)),
+        Step::Flow(4),
+        Step::Link(Slot::Uplink, Motion::Remove),
+    ];
+    passes(steps);
+}
+
 fn passes(steps: Vec<Step>) {
     let setup = Setup {
         bpf_max_entries: 120,

@@ -31,9 +31,13 @@ impl Kernel {
 
     /// Removes a device with all that hangs on it.
     pub(in crate::sim) fn remove(&mut self, index: u32) {
-        if self.devices.remove(&index).is_none() {
+        let Some(device) = self.devices.get(&index) else {
             return;
+        };
+        for own in device.addresses.clone() {
+            self.take_address(index, &own);
         }
+        self.devices.remove(&index);
         self.flush(index, |_| true);
         self.fdb.retain(|(on, _), _| *on != index);
         self.settings.remove(&index);
