@@ -5,7 +5,7 @@
 //! the next reading finds.) Both are dropped before they are queued. Nothing is kept but that there
 //! was something: calc has all read. Messages that were lost may have been of anything.
 
-use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, io, mem, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use ipc_proto::{LinkRole, Mac, Table, view::Kind};
@@ -93,12 +93,19 @@ impl Others {
     /// What the kernel said.
     pub async fn run(self) -> io::Result<()> {
         let mut buffer = Vec::with_capacity(READ);
+        let mut overrun = false;
         loop {
             let mut drift = BTreeSet::new();
             let mut heard = Some(self.hear(&mut buffer, &mut drift).await);
             for _ in 0..BURST {
-                let Some(result) = heard else { break };
-                result?;
+                let Some(result) = heard else {
+                    // Until all is read, the kernel goes on dropping, and does not say so again.
+                    if mem::take(&mut overrun) {
+                        drift.extend(KINDS);
+                    }
+                    break;
+                };
+                overrun |= result?;
                 // The runtime would have it rest sooner, and the kernel then has no room.
                 heard = unconstrained(self.hear(&mut buffer, &mut drift)).now_or_never();
             }
@@ -110,16 +117,20 @@ impl Others {
         }
     }
 
-    /// Waits for a message, and adds to `drift` what it says.
-    async fn hear(&self, buffer: &mut Vec<u8>, drift: &mut BTreeSet<Kind>) -> io::Result<()> {
+    /// Waits for a message, adds to `drift` what it says, and returns whether it says that some were
+    /// dropped.
+    async fn hear(&self, buffer: &mut Vec<u8>, drift: &mut BTreeSet<Kind>) -> io::Result<bool> {
         buffer.clear();
         match self.socket.recv(buffer).await {
             Ok(()) => drift.extend(self.heard(buffer)),
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => drift.extend(KINDS),
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                drift.extend(KINDS);
+                return Ok(true);
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Returns what a message says that others have changed, if it may be ours.

@@ -230,7 +230,7 @@ fn an_excluded_interfaces_addresses_are_not_this_hosts() {
             let [node, _] = &world.nodes;
             // The second one shows that the first one has been heard of.
             for (name, address) in [("kube-ipvs0", "10.96.0.10"), ("other", "10.96.0.11")] {
-                node.netns.run(&format!("ip link add {name} type dummy"));
+                node.netns.run(&format!("ip link add {name} type bridge"));
                 node.netns
                     .run(&format!("ip address add {address}/32 dev {name}"));
             }

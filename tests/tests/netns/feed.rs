@@ -104,8 +104,8 @@ fn an_excluded_interface_has_no_address_and_no_role() {
         || async {
             // As kube-proxy and a DNS cache keep services' addresses.
             shell(
-                "ip link add kube-ipvs0 type dummy; ip address add 10.96.0.10/32 dev kube-ipvs0
-                 ip link add nodelocaldns type dummy; ip address add 10.96.0.20/32 dev nodelocaldns",
+                "ip link add kube-ipvs0 type bridge; ip address add 10.96.0.10/32 dev kube-ipvs0
+                 ip link add nodelocaldns type bridge; ip address add 10.96.0.20/32 dev nodelocaldns",
             );
             let own = "10.96.0.20/32".parse().unwrap();
             for (excluded, seen) in [
