@@ -18,7 +18,7 @@ use std::{
 
 use ipc_proto::{Batch, BatchId, FlowsDone, Lane, Lease, LinkRole, LinkState, Op, OpError, Step};
 
-pub(crate) use self::owner::{Owner, Pods, is_pods, of_bpf, of_kernel};
+pub(crate) use self::owner::{Owner, Pods, is_others, of_bpf, of_kernel};
 use crate::{delta::Actual, reading::Reading, table::backoff};
 
 /// How long a new owner waits for the flows of the former one to be forgotten.
@@ -321,6 +321,11 @@ impl Flows {
             id,
             steps,
         })
+    }
+
+    /// Returns whether a batch is not answered yet.
+    pub(crate) fn awaits_ack(&self) -> bool {
+        self.flight.as_ref().is_some_and(|flight| !flight.acked)
     }
 
     /// Takes in that a batch is answered. Returns its end, if that was heard of before.

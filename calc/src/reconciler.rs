@@ -300,7 +300,8 @@ impl Reconciler {
         if let Some(address) = self.clean.pop_front() {
             return Some(Output::AddressClean(address));
         }
-        if matches!(self.peer, Peer::Fresh) {
+        // A reading begins with nothing unanswered on either lane.
+        if matches!(self.peer, Peer::Fresh) && !self.flows.awaits_ack() {
             self.peer = Peer::Greeting;
             return Some(Output::Hello);
         }
@@ -308,7 +309,8 @@ impl Reconciler {
         let batch = is_free.then(|| self.changes(now, grant)).flatten();
         self.grace.go_on(now);
         let reading = self.reading().is_some_and(|at| at <= now);
-        if is_free && batch.is_none() && (self.reread || reading) {
+        let answered = is_free && !self.flows.awaits_ack();
+        if answered && batch.is_none() && (self.reread || reading) {
             self.peer = Peer::Greeting;
             return Some(Output::Hello);
         }
@@ -393,7 +395,8 @@ impl Reconciler {
         let (_, is_free) = self.lane()?;
         let changes = is_free.then(|| self.tables.poll_timeout()).flatten();
         let grace = is_free.then(|| self.grace.poll_timeout()).flatten();
-        let reading = is_free.then(|| self.reading()).flatten();
+        let answered = is_free && !self.flows.awaits_ack();
+        let reading = answered.then(|| self.reading()).flatten();
         [changes, grace, reading, self.flows.poll_timeout()]
             .into_iter()
             .flatten()

@@ -5,13 +5,14 @@
 use std::env;
 
 use ipc_proto::Tunnel;
+use supervisor::machine::Child;
 use tests::sim::{
     Bug, Script, Setup, Tally, campaign, replay, run,
     step::{Doc, Motion, Slot, Step},
 };
 
 /// How many scripts there are unless `CAIRN_SIM_RUNS` says otherwise.
-const RUNS: u64 = 100_000;
+const RUNS: u64 = 50_000;
 /// Within how many scripts a seeded bug must be found.
 const RUNS_UNTIL_FOUND: u64 = 5_000;
 /// Fewer scripts may do too little by chance.
@@ -148,6 +149,33 @@ fn a_route_whose_source_goes_away_is_not_taken_for_there() {
         Step::Link(Slot::Uplink, Motion::Remove),
     ];
     passes(steps);
+}
+
+#[test]
+fn an_address_that_only_a_pool_has_had_a_pod_before() {
+    let pod = Slot::Cali(2);
+    let steps = vec![
+        Step::Link(pod, Motion::Add),
+        Step::Document(Doc::Pool(1), Some(5)),
+        Step::Document(Doc::Workload(2), Some(10)),
+        Step::Flow(4),
+        Step::Crash(Child::Calc),
+        Step::Flow(4),
+        Step::Link(pod, Motion::Remove),
+        Step::Document(Doc::Workload(2), None),
+        Step::Document(Doc::Block(6), Some(50)),
+        Step::Wait(127),
+        Step::Flow(1),
+        Step::Link(pod, Motion::Plug),
+        Step::Link(pod, Motion::Name),
+        Step::Document(Doc::Workload(2), Some(10)),
+    ];
+    let setup = Setup {
+        bpf_max_entries: 120,
+        max_steps: 11,
+        narrow: false,
+    };
+    assert_eq!(replay(&Script { setup, steps }, None).err(), None);
 }
 
 fn passes(steps: Vec<Step>) {

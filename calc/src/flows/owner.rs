@@ -24,8 +24,14 @@ pub(crate) enum Owner {
 pub(crate) type Pods = BTreeSet<u32>;
 
 /// Returns whether an entry of a BPF route map is a pod's, which may have no link at the moment.
-pub(crate) fn is_pods(route: &BpfRoute) -> bool {
+fn is_pods(route: &BpfRoute) -> bool {
     route.flags.contains(flags::WORKLOAD)
+}
+
+/// Returns whether an entry of a BPF route map says that an address is something else, as a node's own:
+/// one that only says in what pool it is, says of nobody that he has it.
+pub(crate) fn is_others(route: &BpfRoute) -> bool {
+    !is_pods(route) && route.flags.0 & !(flags::IN_POOL | flags::NAT_OUT) != 0
 }
 
 /// Whom an entry of a BPF route map leads to.

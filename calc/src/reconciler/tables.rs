@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     delta::{Actual, Change},
-    flows::{Flows, Gate, Lead, Leads, Owner, Pods, is_pods, of_bpf, of_kernel},
+    flows::{Flows, Gate, Lead, Leads, Owner, Pods, is_others, of_bpf, of_kernel},
     reading::{All, Reading},
     table::{
         Act, Alarm, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Entry, Fdb,
@@ -495,7 +495,7 @@ impl Leads for Tables {
         let prefix = IpNet::from(address);
         let bpf = self.map(&prefix).range(prefix..=prefix);
         let bpf = bpf.map(|(desired, actual)| Lead {
-            is_others: desired.is_some_and(|route| !is_pods(route)),
+            is_others: desired.is_some_and(is_others),
             decides: false,
             desired: desired.and_then(of_bpf),
             actual: actual.map(of_bpf),

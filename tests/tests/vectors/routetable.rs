@@ -28,7 +28,7 @@ fn the_kernels_routes_are_those_of_the_vectors_or_better_by_a_rule() {
                 (Rule::RepairsSooner, 59),
                 (Rule::GraceSinceSeen, 4),
                 (Rule::LinksAlwaysTold, 12),
-                (Rule::BackOff, 1),
+                (Rule::BackOff, 4),
                 (Rule::NeighbourGoes, 147),
                 (Rule::FlushAtStart, 41),
                 (Rule::OwedFlush, 40),
