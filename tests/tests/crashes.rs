@@ -153,7 +153,7 @@ fn blocks(count: u16) -> String {
 
 #[test]
 fn what_a_dead_helper_has_left_undone_is_done() {
-    const MANY: u16 = 2000;
+    const MANY: u16 = 12_000;
     test("what_a_dead_helper_has_left_undone_is_done", |node| {
         let before = node.kernel_state();
         let [helper, supervisor] =
