@@ -2,6 +2,7 @@
 //! graph and the same BPF routes.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     net::{IpAddr, Ipv6Addr},
 };
@@ -12,7 +13,7 @@ use calc::{
 };
 use ipc_proto::{BpfRoute, BpfTarget, LinkEvent, LinkRole, LinkState, Mac, Op, Tunnel};
 use ipnet::{IpNet, Ipv6Net};
-use proptest::{collection::vec, prelude::*};
+use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 
 use crate::{
     generate::{event, start},
@@ -202,11 +203,18 @@ fn image((routes, entries): Outcome) -> Outcome {
     (routes.collect(), entries.collect())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+const CASES: u32 = 300;
 
-    #[test]
-    fn ipv6_is_treated_as_ipv4_is(events in vec(event(), 0..50)) {
+#[test]
+fn ipv6_is_treated_as_ipv4_is() {
+    let config = ProptestConfig {
+        cases: CASES,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    // A world may lose all it started with; that most of them have something to compare is what makes this a test.
+    let compared = Cell::new(0);
+    let same = TestRunner::new(config).run(&vec(event(), 0..50), |events| {
         let (mut v4, mut v6) = (World::default(), World::default());
         for event in start().into_iter().chain(events) {
             if let Some((event, image)) = both(event) {
@@ -215,7 +223,12 @@ proptest! {
             }
         }
         let (routes, entries) = outcome(&v4);
-        prop_assert!(!routes.is_empty() && !entries.is_empty());
+        if !routes.is_empty() && !entries.is_empty() {
+            compared.set(compared.get() + 1);
+        }
         prop_assert_eq!(image((routes, entries)), outcome(&v6));
-    }
+        Ok(())
+    });
+    same.unwrap_or_else(|error| panic!("{error}"));
+    assert!(compared.get() > CASES * 3 / 4, "{}", compared.get());
 }
