@@ -244,8 +244,8 @@ impl Tables {
     /// Adds to `steps` what there is room for.
     ///
     /// The entries of a BPF route map that are there are brought up to date first. New ones come
-    /// before the end of old ones, so that no address is without an entry, unless the map has no
-    /// room for both. What waits for `flows` is left out, and what leads to a former owner cleared.
+    /// before the end of old ones, so that no address is without an entry; where the map has no
+    /// room for both, only as many end before as must. What waits for `flows` is left out, and what leads to a former owner cleared.
     pub(super) fn offer(
         &self,
         bpf_max_entries: usize,
@@ -260,9 +260,9 @@ impl Tables {
             &[Change::Clear]
         };
         let maps = [&self.bpf_v4, &self.bpf_v6];
-        let is_crowded = |map: &Table<BpfRoutes>| {
-            let inserts = map.ready_len(Change::Insert);
-            inserts > 0 && map.present_len() + inserts > bpf_max_entries
+        let in_the_way = |map: &Table<BpfRoutes>| match map.ready_len(Change::Insert) {
+            0 => 0,
+            inserts => (map.present_len() + inserts).saturating_sub(bpf_max_entries),
         };
 
         offer(&self.link_settings, &SETS, steps);
@@ -275,9 +275,7 @@ impl Tables {
         let breaks = |op: &Op| gate(op) == Gate::Break;
         for map in maps {
             steps.extend(map.ready(Change::Update).filter(is_open));
-            if is_crowded(map) {
-                offer(map, clears, steps);
-            }
+            steps.extend(ready(map, clears).take(in_the_way(map)));
             steps.extend(map.ready(Change::Insert).filter(is_open));
         }
         for change in SETS {
@@ -294,8 +292,8 @@ impl Tables {
         for map in maps {
             steps.extend(map.ready(Change::Update).filter(breaks).map(cleared));
         }
-        for map in maps.into_iter().filter(|map| !is_crowded(map)) {
-            offer(map, clears, steps);
+        for map in maps {
+            steps.extend(ready(map, clears).skip(in_the_way(map)));
         }
         offer(&self.endpoints, clears, steps);
         offer(&self.neighbours, clears, steps);
@@ -556,9 +554,12 @@ fn cleared(op: Op) -> Op {
 
 /// Adds changes of a table to `steps`, as many as there is room for.
 fn offer<K: Kind>(table: &Table<K>, changes: &[Change], steps: &mut Steps) {
-    for change in changes {
-        steps.extend(table.ready(*change));
-    }
+    steps.extend(ready(table, changes));
+}
+
+/// Returns what can be made of these changes, in their order.
+fn ready<K: Kind>(table: &Table<K>, changes: &[Change]) -> impl Iterator<Item = Op> {
+    changes.iter().flat_map(|change| table.ready(*change))
 }
 
 fn resync<K: Kind>(now: Instant, table: &mut Table<K>, all: All<K::Key, K::Value>) -> Vec<Op> {

@@ -251,12 +251,17 @@ fn entries_come_before_others_go_while_the_map_has_room() {
     let (update, insert, clear) = (bpf(2, Some(2)), bpf(3, Some(1)), bpf(1, None));
     assert_eq!(bench.ops(), [update.clone(), insert.clone(), clear.clone()]);
 
-    let mut bench = Bench::new(old);
+    let mut bench = Bench::new(old.clone());
     for op in [&update, &insert, &bpf(4, Some(1))] {
         bench.want(op);
     }
-    let crowded = [update, clear, insert, bpf(4, Some(1))];
+    let crowded = [update, clear.clone(), insert.clone(), bpf(4, Some(1))];
     assert_eq!(bench.ops(), crowded);
+
+    let mut bench = Bench::new([old, vec![observed(bpf(5, Some(1)))]].concat());
+    bench.want(&insert);
+    let but_one = [clear, insert, bpf(2, None), bpf(5, None)];
+    assert_eq!(bench.ops(), but_one, "no more than must goes before");
 }
 
 #[test]
