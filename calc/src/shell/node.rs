@@ -18,7 +18,7 @@ use ipc_proto::{
 };
 use tokio::sync::{broadcast, mpsc, watch};
 
-use super::{journal::Journal, refresh::Refresh, throttle::Throttle};
+use super::{Throttle, journal::Journal, refresh::Refresh};
 use crate::{
     calculator::Calculator,
     config::Config,
