@@ -168,6 +168,8 @@ impl Node {
                 }
                 self.resyncs += 1;
                 self.refresh.restart(now);
+                // What was heard before is older than what was read.
+                self.hear_links(now);
                 self.calculator.handle(Event::Links(reading.links.clone()));
                 self.news.input = true;
                 self.news.reading = true;
