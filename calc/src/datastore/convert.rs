@@ -24,25 +24,27 @@ use super::{
     tree::{Fault, Tree},
 };
 
-/// What an object means.
+/// What an object means. There may be very many blocks: what is larger than one is boxed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    Node(event::Node, Labels),
+    Node(Box<event::Node>, Labels),
     Pool(IpNet, event::Pool),
     Block(IpNet, event::Block),
     Workload {
-        key: event::WorkloadKey,
+        key: Box<event::WorkloadKey>,
         /// In no migration, as far as it says itself.
-        workload: event::Workload,
+        workload: Box<event::Workload>,
         labels: Labels,
         /// Whether it may only exist where workloads may use foreign source addresses.
         spoofs: bool,
     },
     Services(event::Services),
     Settings(Settings),
-    SelectedSettings(Selected),
-    Migration(Migration),
+    SelectedSettings(Box<Selected>),
+    Migration(Box<Migration>),
 }
+
+const _: () = assert!(size_of::<Value>() <= 80);
 
 /// A breach of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]

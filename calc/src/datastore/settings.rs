@@ -107,11 +107,11 @@ pub(super) fn settings(
     }
     Ok(Some(match nodes {
         None => Value::Settings(settings),
-        Some(nodes) => Value::SelectedSettings(Selected {
+        Some(nodes) => Value::SelectedSettings(Box::new(Selected {
             nodes,
             created,
             settings,
-        }),
+        })),
     }))
 }
 

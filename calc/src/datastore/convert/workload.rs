@@ -56,8 +56,8 @@ pub(super) fn workload(
     };
     let spoofs = !spec.allow_spoofed_source_prefixes.is_empty();
     Ok(Some(Value::Workload {
-        key,
-        workload,
+        key: Box::new(key),
+        workload: Box::new(workload),
         labels,
         spoofs,
     }))

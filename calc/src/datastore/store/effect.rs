@@ -15,7 +15,7 @@ use crate::{
         selector::Labels,
         settings::{Effective, Settings},
     },
-    event::{Event, MigrationRole, Workload, WorkloadKey},
+    event::{Event, MigrationRole, Node, Workload, WorkloadKey},
 };
 
 /// What an event is about.
@@ -62,7 +62,7 @@ impl Store {
             Some(Value::Pool(cidr, _)) => subjects.push(Subject::Pool(*cidr)),
             Some(Value::Block(cidr, _)) => subjects.push(Subject::Block(*cidr)),
             Some(Value::Workload { key: workload, .. }) => {
-                let both = (workload.clone(), key.clone());
+                let both = (WorkloadKey::clone(workload), key.clone());
                 subjects.push(Subject::Workload(Box::new(both)));
             }
             Some(Value::Migration(migration)) => migrations.push(migration.clone()),
@@ -89,7 +89,7 @@ impl Store {
                         .iter()
                         .any(|migration| migration.role(key, labels) != MigrationRole::None)
                 {
-                    let both = (key.clone(), object.clone());
+                    let both = (WorkloadKey::clone(key), object.clone());
                     subjects.push(Subject::Workload(Box::new(both)));
                 }
             }
@@ -104,7 +104,7 @@ impl Store {
         subjects.push(Subject::Config);
         for key in self.objects.spoofers() {
             if let Some(Value::Workload { key: workload, .. }) = self.objects.value(key) {
-                let both = (workload.clone(), key.clone());
+                let both = (WorkloadKey::clone(workload), key.clone());
                 subjects.push(Subject::Workload(Box::new(both)));
             }
         }
@@ -115,7 +115,7 @@ impl Store {
         let migrations = self.objects.of_kind(Kind::LiveMigration);
         let migrations = migrations.filter_map(|(_, value)| {
             if let Value::Migration(migration) = value {
-                Some(migration)
+                Some(&**migration)
             } else {
                 None
             }
@@ -185,7 +185,7 @@ impl Sight<'_> {
             },
             Subject::Node(key) => {
                 let node = match objects.value(key) {
-                    Some(Value::Node(node, _)) => Some(node.clone()),
+                    Some(Value::Node(node, _)) => Some(Node::clone(node)),
                     _ => None,
                 };
                 Event::Node(key.name.to_string(), node)
@@ -215,10 +215,10 @@ impl Sight<'_> {
         else {
             return None;
         };
-        let counts = key == named && (!spoofs || self.effective.spoofing);
+        let counts = **key == *named && (!spoofs || self.effective.spoofing);
         counts.then(|| Workload {
             migration: role(&self.migrations, key, labels),
-            ..workload.clone()
+            ..Workload::clone(workload)
         })
     }
 }
