@@ -30,6 +30,6 @@ pub use self::{
     index::WorkloadTable,
     reading::Reading,
     reconciler::{Counts, Input, Notice, Output, Page, Reconciler, Told, Unplaced},
-    shell::ShellError,
+    shell::{ShellError, Throttle},
     start::{StartError, start},
 };

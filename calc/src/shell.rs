@@ -25,6 +25,7 @@ use tokio::{
     time::{Instant, Interval, MissedTickBehavior, interval, sleep_until},
 };
 
+pub use self::throttle::Throttle;
 use self::{node::Node, service::Service};
 use crate::{
     config::Config,

@@ -1,11 +1,21 @@
 //! What a child says to its service manager (`sd_notify(3)`).
 //!
 //! The text comes from less privileged processes: it decides nothing beyond their own life, and is
-//! shown in a form that a terminal may see.
+//! shown in a form that a terminal may see. Only the child's own process is heard, by what the
+//! kernel says of the sender.
 
-use std::{io, os::unix};
+use std::{
+    io::{self, IoSliceMut},
+    os::{fd::AsRawFd, unix},
+};
 
-use tokio::net::UnixDatagram;
+use nix::{
+    cmsg_space,
+    sys::socket::{
+        ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, setsockopt, sockopt::PassCred,
+    },
+};
+use tokio::{io::Interest, net::UnixDatagram};
 
 /// The longest message in bytes that is read; the rest of a longer one is lost.
 const MAX_MESSAGE: usize = 4096;
@@ -27,38 +37,69 @@ pub(crate) enum Note {
 
 /// The receiving end of a child's `NOTIFY_SOCKET`.
 #[derive(Debug)]
-pub(crate) struct Notifications(UnixDatagram);
+pub(crate) struct Notifications {
+    socket: UnixDatagram,
+    /// The process that is heard.
+    child: Option<i32>,
+}
 
 impl Notifications {
+    /// Starts with nobody to hear.
     pub(crate) fn new(socket: unix::net::UnixDatagram) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        UnixDatagram::from_std(socket).map(Self)
+        setsockopt(&socket, PassCred, &true)?;
+        Ok(Self {
+            socket: UnixDatagram::from_std(socket)?,
+            child: None,
+        })
+    }
+
+    /// Hears the process with this pid from now on, and no other.
+    pub(crate) fn follow(&mut self, child: Option<i32>) {
+        self.child = child;
     }
 
     /// Waits until there is something to [take](Self::take).
     pub(crate) async fn ready(&self) -> io::Result<()> {
-        self.0.readable().await
+        self.socket.readable().await
     }
 
-    /// Returns what has been said since, up to a limit.
+    /// Returns what the child has said since, up to a limit.
     pub(crate) fn take(&self) -> Vec<Note> {
         let mut notes = Vec::new();
         let mut buffer = [0; MAX_MESSAGE];
         for _ in 0..MAX_AT_ONCE {
             // Any error but "nothing there" shows again in `ready`.
-            let Ok(len) = self.0.try_recv(&mut buffer) else {
+            let Ok((len, sender)) = self.receive(&mut buffer) else {
                 break;
             };
+            if sender.is_none() || sender != self.child {
+                tracing::debug!(?sender, child = ?self.child, "not said by the child: ignored");
+                continue;
+            }
             let message = buffer.get(..len).unwrap_or_default();
             notes.extend(parse(&String::from_utf8_lossy(message)));
         }
         notes
     }
 
-    /// Forgets what a former child said.
-    pub(crate) fn discard(&self) {
-        let mut buffer = [0; MAX_MESSAGE];
-        while self.0.try_recv(&mut buffer).is_ok() {}
+    /// Returns the length of the next message, and the pid of who sent it.
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<i32>)> {
+        self.socket.try_io(Interest::READABLE, || {
+            let mut parts = [IoSliceMut::new(buffer)];
+            let mut space = cmsg_space!(UnixCredentials);
+            let flags = MsgFlags::empty();
+            let socket = self.socket.as_raw_fd();
+            let message = recvmsg::<()>(socket, &mut parts, Some(&mut space), flags)?;
+            let sender = message.cmsgs()?.find_map(|part| {
+                if let ControlMessageOwned::ScmCredentials(sender) = part {
+                    Some(sender.pid())
+                } else {
+                    None
+                }
+            });
+            Ok((message.bytes, sender))
+        })
     }
 }
 
@@ -108,15 +149,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_former_child_said_is_forgotten() {
+    async fn what_another_process_says_is_ignored() {
+        let own = i32::try_from(std::process::id()).unwrap();
         let (to, from) = unix::net::UnixDatagram::pair().unwrap();
-        let from = Notifications::new(from).unwrap();
-        for _ in 0..3 {
+        let mut from = Notifications::new(from).unwrap();
+        for child in [None, Some(own + 1)] {
+            from.follow(child);
             to.send(b"READY=1").unwrap();
+            from.ready().await.unwrap();
+            assert_eq!(from.take(), [], "{child:?}");
         }
-        from.ready().await.unwrap();
-        from.discard();
-        assert_eq!(from.take(), []);
+        from.follow(Some(own));
         to.send(b"WATCHDOG=1\nX=1").unwrap();
         from.ready().await.unwrap();
         assert_eq!(from.take(), [Note::Alive]);

@@ -6,7 +6,12 @@ mod stage;
 #[path = "fork/stand_in.rs"]
 mod stand_in;
 
-use std::{collections::BTreeSet, fs, os::unix::fs::MetadataExt, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::{fs::MetadataExt, net::UnixDatagram},
+    time::Duration,
+};
 
 use nix::sys::signal::Signal;
 
@@ -92,6 +97,31 @@ fn both_come_up_each_as_its_own_user_with_nothing_but_what_it_needs() {
     assert_eq!(face["Version"], format!("{:?}", env!("CARGO_PKG_VERSION")));
     assert_ne!(face["Incarnation"], "0");
     assert_eq!(face.len(), 11);
+}
+
+#[test]
+fn what_another_process_says_on_a_childs_behalf_is_ignored() {
+    let mut stage = Stage::new();
+    stage.behave("calc", "mute");
+    stage.start();
+    eventually("calc has started", &stage, || {
+        stage.log_count("calc start") == 1
+    });
+    // Root may send there, as may all processes of the child's user.
+    let to = stage.run_dir().join("calc.notify");
+    let said = b"READY=1\nSTATUS=forged";
+    UnixDatagram::unbound().unwrap().send_to(said, to).unwrap();
+    // The other child's word is taken in after it.
+    eventually("the helper is up", &stage, || {
+        stage.face()["HelperState"] == "\"up\""
+    });
+    stage.signal_child("privhelper", Signal::SIGUSR2);
+    eventually("the helper has said more", &stage, || {
+        stage.face()["HelperStatus"] == "\"more\""
+    });
+    let face = stage.face();
+    assert_eq!(face["CalcState"], "\"starting\"");
+    assert_eq!(face["CalcStatus"], "\"\"");
 }
 
 #[test]

@@ -19,7 +19,6 @@ pub mod netns;
 pub mod packets;
 pub mod ping;
 pub mod raw;
-pub mod sim;
 pub mod systemd;
 pub mod talk;
 pub mod vectors;

@@ -18,7 +18,7 @@ use ipc_proto::{
 };
 use tokio::sync::{broadcast, mpsc, watch};
 
-use super::{journal::Journal, refresh::Refresh, throttle::Throttle};
+use super::{Throttle, journal::Journal, refresh::Refresh};
 use crate::{
     calculator::Calculator,
     config::Config,
@@ -168,6 +168,8 @@ impl Node {
                 }
                 self.resyncs += 1;
                 self.refresh.restart(now);
+                // What was heard before is older than what was read.
+                self.hear_links(now);
                 self.calculator.handle(Event::Links(reading.links.clone()));
                 self.news.input = true;
                 self.news.reading = true;

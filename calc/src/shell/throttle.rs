@@ -11,7 +11,7 @@ use std::{
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Throttle {
+pub struct Throttle {
     burst: u16,
     interval: Duration,
     tokens: u16,
@@ -22,7 +22,8 @@ pub(super) struct Throttle {
 impl Throttle {
     /// Makes a bucket that holds up to `burst` tokens, has one, and earns another in each
     /// `interval` from now on; without an interval it lets all through.
-    pub(super) fn new(now: Instant, burst: NonZeroU16, interval: Duration) -> Self {
+    #[must_use]
+    pub fn new(now: Instant, burst: NonZeroU16, interval: Duration) -> Self {
         Self {
             burst: burst.get(),
             interval,
@@ -32,7 +33,7 @@ impl Throttle {
     }
 
     /// Takes a token, if there is one.
-    pub(super) fn admit(&mut self, now: Instant) -> bool {
+    pub fn admit(&mut self, now: Instant) -> bool {
         self.earn(now);
         if self.interval.is_zero() {
             return true;
@@ -43,12 +44,13 @@ impl Throttle {
     }
 
     /// Takes in how long what was admitted took.
-    pub(super) fn took(&mut self, time: Duration) {
+    pub fn took(&mut self, time: Duration) {
         self.since = self.since.checked_add(time).unwrap_or(self.since);
     }
 
     /// Returns when there will be a token, if there is none.
-    pub(super) fn next(&self) -> Option<Instant> {
+    #[must_use]
+    pub fn next(&self) -> Option<Instant> {
         self.since.checked_add(self.interval)
     }
 

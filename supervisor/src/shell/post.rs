@@ -27,7 +27,6 @@ pub(super) struct Post {
 impl Post {
     /// Starts the child; returns whether there is one.
     pub(super) fn start(&mut self) -> bool {
-        self.notifications.discard();
         self.status.clear();
         let name = self.child.name();
         match self.recipe.start() {
@@ -35,9 +34,12 @@ impl Post {
                 tracing::info!(pid = process.id(), "{name}: started");
                 self.unstartable = false;
                 self.process = Some(process);
+                // What the one before has said is nothing any more.
+                self.notifications.follow(self.pid());
                 true
             }
             Err(error) => {
+                self.notifications.follow(None);
                 if !self.unstartable {
                     tracing::error!("{name}: {error}; trying again until it works");
                 }

@@ -87,10 +87,13 @@ async fn serve(log: &Log, is_helper: bool) {
     let face = UnixListener::from_std(face).unwrap();
     let mut terminate = signal(SignalKind::terminate()).unwrap();
     let mut drop_clients = signal(SignalKind::user_defined1()).unwrap();
+    let mut say_more = signal(SignalKind::user_defined2()).unwrap();
     let mut ping = tokio::time::interval(Duration::from_secs(5));
     let mut clients = Vec::new();
     let incarnation = RandomState::new().build_hasher().finish();
-    sd_notify::notify(&[NotifyState::Ready, NotifyState::Status("fine")]).unwrap();
+    if log.0.behaviour != "mute" {
+        sd_notify::notify(&[NotifyState::Ready, NotifyState::Status("fine")]).unwrap();
+    }
     loop {
         tokio::select! {
             _ = terminate.recv() => {
@@ -100,6 +103,7 @@ async fn serve(log: &Log, is_helper: bool) {
                 }
             }
             _ = drop_clients.recv() => clients.clear(),
+            _ = say_more.recv() => sd_notify::notify(&[NotifyState::Status("more")]).unwrap(),
             _ = ping.tick() => sd_notify::notify(&[NotifyState::Watchdog]).unwrap(),
             stream = bus::accept(&face, |uid| uid == 0) => {
                 let server = bus::server(stream.unwrap());

@@ -109,3 +109,17 @@ fn an_address_is_not_told_before_its_entry_is_made_though_an_answer_comes_in_bet
     bench.ack(id, Vec::new());
     assert_eq!(bench.told_host_ips(), [["192.0.2.7"]]);
 }
+
+#[test]
+fn interfaces_as_they_were_read_are_newer_than_changes_that_were_heard_before() {
+    let mut bench = Bench::idle(&settings(None));
+    bench.node.face(bench.now, face::Request::Resync);
+    assert!(bench.turn());
+    bench.greeted();
+    bench.link(uplink(&["192.0.2.7/24"]));
+    bench.read([Observed::Link(uplink(&["192.0.2.8/24"]))]);
+    assert!(bench.turn());
+    bench.answer_all();
+    let told = bench.told_host_ips();
+    assert_eq!(told.last().unwrap(), &["192.0.2.8"], "{told:?}");
+}

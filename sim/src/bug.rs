@@ -41,13 +41,15 @@ pub enum Bug {
     TimersLostInSleep,
     /// An unfinished view of the datastore counts as complete after a reconnect.
     DoubtForgotten,
+    /// What comes while there is no token for an apply is forgotten.
+    ThrottledForgotten,
     /// A map that was full once counts as full for ever.
     FullForEver,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::AckOfOlder,
         Self::FeedLost,
         Self::OldLease,
@@ -67,6 +69,7 @@ impl Bug {
         Self::DriftUnheard,
         Self::TimersLostInSleep,
         Self::DoubtForgotten,
+        Self::ThrottledForgotten,
         Self::FullForEver,
     ];
 }

@@ -12,7 +12,7 @@ const IPV6_MIN_MTU: u32 = 1280;
 
 impl Kernel {
     /// Adds a device that is up.
-    pub(in crate::sim) fn add(&mut self, name: IfName, mac: Mac) -> u32 {
+    pub(crate) fn add(&mut self, name: IfName, mac: Mac) -> u32 {
         let index = self.next_index;
         self.next_index += 1;
         let device = Device {
@@ -30,7 +30,7 @@ impl Kernel {
     }
 
     /// Removes a device with all that hangs on it.
-    pub(in crate::sim) fn remove(&mut self, index: u32) {
+    pub(crate) fn remove(&mut self, index: u32) {
         let Some(device) = self.devices.get(&index) else {
             return;
         };
@@ -52,17 +52,21 @@ impl Kernel {
         }
     }
 
-    pub(in crate::sim) fn rename(&mut self, index: u32, name: IfName) {
-        if self.index(&name).is_none()
-            && let Some(device) = self.devices.get_mut(&index)
-        {
-            device.name = name;
-            self.disturbed.links.insert(index);
+    /// Gives a device another name, if that is free. It keeps all that hangs on it.
+    pub(crate) fn rename(&mut self, index: u32, name: IfName) -> bool {
+        if self.index(&name).is_some() {
+            return false;
         }
+        let Some(device) = self.devices.get_mut(&index) else {
+            return false;
+        };
+        device.name = name;
+        self.disturbed.links.insert(index);
+        true
     }
 
     /// Sets a device up or down; going down it loses its IPv6 addresses.
-    pub(in crate::sim) fn set_admin(&mut self, index: u32, up: bool) {
+    pub(crate) fn set_admin(&mut self, index: u32, up: bool) {
         let Some(device) = self.devices.get_mut(&index) else {
             return;
         };
@@ -78,14 +82,14 @@ impl Kernel {
         }
     }
 
-    pub(in crate::sim) fn set_carrier(&mut self, index: u32, carrier: bool) {
+    pub(crate) fn set_carrier(&mut self, index: u32, carrier: bool) {
         if let Some(device) = self.devices.get_mut(&index) {
             device.carrier = carrier;
             self.disturbed.links.insert(index);
         }
     }
 
-    pub(in crate::sim) fn set_mac(&mut self, index: u32, mac: Mac) {
+    pub(crate) fn set_mac(&mut self, index: u32, mac: Mac) {
         let Some(device) = self.devices.get_mut(&index) else {
             return;
         };
@@ -97,7 +101,7 @@ impl Kernel {
         }
     }
 
-    pub(in crate::sim) fn set_mtu(&mut self, index: u32, mtu: u32) {
+    pub(crate) fn set_mtu(&mut self, index: u32, mtu: u32) {
         let Some(device) = self.devices.get_mut(&index) else {
             return;
         };
@@ -111,7 +115,7 @@ impl Kernel {
     }
 
     /// Adds an address, unless the device cannot have it as it is.
-    pub(in crate::sim) fn put_address(&mut self, index: u32, own: IpNet) -> bool {
+    pub(crate) fn put_address(&mut self, index: u32, own: IpNet) -> bool {
         let Some(device) = self.devices.get_mut(&index) else {
             return false;
         };
@@ -126,7 +130,7 @@ impl Kernel {
 
     /// Removes an address, the routes that name it as their source and, after the last IPv4
     /// address, all IPv4 (`fib_del_ifaddr`, `fib_disable_ip`).
-    pub(in crate::sim) fn take_address(&mut self, index: u32, own: &IpNet) {
+    pub(crate) fn take_address(&mut self, index: u32, own: &IpNet) {
         let Some(device) = self.devices.get_mut(&index) else {
             return;
         };
@@ -137,8 +141,11 @@ impl Kernel {
         let last = ipv4(own) && !device.addresses.iter().any(ipv4);
         self.disturbed.links.insert(index);
         self.losses.insert(index);
-        for routes in self.routes.values_mut() {
-            routes.retain(|route| route.source != Some(own.addr()));
+        // Another device may have it as well.
+        if !self.is_own(own.addr()) {
+            for routes in self.routes.values_mut() {
+                routes.retain(|route| route.source != Some(own.addr()));
+            }
         }
         self.routes.retain(|_, routes| !routes.is_empty());
         if last {

@@ -4,7 +4,7 @@ use ipc_proto::Lane;
 use supervisor::machine::{Action, Child, Input};
 
 use super::{Process, World};
-use crate::sim::{
+use crate::{
     bug::Bug,
     helper::{Arrival, Ground, Helper, Message, Served},
     kernel::Key,
@@ -18,7 +18,7 @@ impl World {
             && let Some(node) = self.node.as_mut().filter(|node| !node.hung)
             && node.body.is_behind(&self.datastore)
         {
-            node.body.deliver(self.now, &self.datastore, from);
+            node.body.deliver(&self.datastore, from);
         }
     }
 
@@ -77,7 +77,11 @@ impl World {
         let Some(node) = self.live_node() else {
             return Ok(());
         };
-        for arrival in node.think(now)? {
+        let sent = node.think(now)?;
+        if node.throttled {
+            self.tally.add("applies put off");
+        }
+        for arrival in sent {
             if let Arrival::Apply(batch) = &arrival {
                 if batch.lane == Lane::State {
                     self.watch_batch(batch);
@@ -161,7 +165,7 @@ impl World {
             Served::Nothing | Served::HalfDone => {}
             Served::Answer(message) => {
                 if matches!(message, Message::Welcome(..)) && std::mem::take(&mut self.is_new) {
-                    self.kernel.orphan_flows();
+                    self.kernel.orphan_flows(&self.policy);
                 }
                 // An answer to who is gone goes nowhere; who came after has asked nothing yet.
                 let orphaned = self.helper.as_ref().is_some_and(|helper| {
@@ -251,7 +255,7 @@ impl World {
             Child::Calc if self.node.is_none() => {
                 self.is_new = true;
                 self.node = Some(Process {
-                    body: Node::new(self.now, self.bug),
+                    body: Node::new(self.now, self.setup.throttled, self.bug),
                     incarnation,
                     hung: false,
                     ready: false,

@@ -1,9 +1,6 @@
 //! The end of a run: once faults stop and time has passed, everything is as it should be.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use calc::{Calculator, event::Event};
 use ipc_proto::{Lane, Op, OpError, Tunnel};
@@ -12,7 +9,7 @@ use privhelper::links::Links;
 
 use super::{
     cluster,
-    kernel::{Kernel, Key, is_ours},
+    kernel::{Kernel, Key, is_ours, owns},
     node::is_set,
     rules::{Broken, broken},
     step::Step,
@@ -123,8 +120,7 @@ fn difference<'a>(a: &'a BTreeMap<Key, Op>, b: &'a BTreeMap<Key, Op>) -> Option<
 /// Returns the kernel as it should be, and how many keys cannot be as wanted.
 fn ideal(world: &World, wanted: &BTreeMap<Key, Op>) -> Result<(Kernel, usize), Broken> {
     let policy = &world.policy;
-    let mut links = Links::default();
-    links.update(world.kernel.links(policy), &BTreeSet::new());
+    let links = world.kernel.table(policy);
     let mut ideal = world.kernel.clone();
     clear(&mut ideal, world, &links);
 
@@ -138,10 +134,10 @@ fn ideal(world: &World, wanted: &BTreeMap<Key, Op>) -> Result<(Kernel, usize), B
                 keep(&mut ideal, &world.kernel, key);
             }
             (Key::Bpf(prefix), Ok(_)) => bpf.push((*prefix, op)),
-            (Key::Tunnel(_), Ok(_)) if world.kernel.is_so(op, policy) => {}
+            (Key::Tunnel(_), Ok(_)) if world.kernel.is_so(op, policy, &links) => {}
             (Key::Tunnel(_), Ok(_)) => return broken("the tunnel device is as it should be", op),
             (_, Ok(_)) => {
-                if ideal.write(op, policy).is_err() {
+                if ideal.write(op, policy, &links).is_err() {
                     unmet += 1;
                     keep(&mut ideal, &world.kernel, key);
                 }
@@ -167,13 +163,15 @@ fn ideal(world: &World, wanted: &BTreeMap<Key, Op>) -> Result<(Kernel, usize), B
         let max = ideal.bpf_max_entries;
         if fixed + map.len() <= max {
             for (_, op) in map {
-                unmet += usize::from(ideal.write(op, policy).is_err());
+                unmet += usize::from(ideal.write(op, policy, &links).is_err());
             }
             continue;
         }
         // It has no room for all, but as many as there is room for are right.
         unmet += 1;
-        let right = map.iter().filter(|(_, op)| world.kernel.is_so(op, policy));
+        let right = map
+            .iter()
+            .filter(|(_, op)| world.kernel.is_so(op, policy, &links));
         let right: Vec<IpNet> = right.map(|(prefix, _)| *prefix).collect();
         if fixed + right.len() != max {
             let there: Vec<_> = world.kernel.bpf.keys().collect();
@@ -195,7 +193,7 @@ fn clear(kernel: &mut Kernel, world: &World, links: &Links) {
     let may = |op| policy.check(Lane::State, op, links).is_ok();
     kernel.routes.retain(|key, routes| {
         if may(Op::KernelRoute(key.clone(), None)) {
-            routes.retain(|route| !world.kernel.owns(key, route, policy));
+            routes.retain(|route| !owns(key, route, policy, links));
         }
         !routes.is_empty()
     });

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeSet, fmt, net::IpAddr};
 
-use ipc_proto::{LinkRole, Op, RouteKind, Step};
+use ipc_proto::{BpfTarget, Op, RouteKind, Step};
 use ipnet::IpNet;
-use privhelper::policy::Policy;
+use privhelper::{links::Links, policy::Policy};
 
 use super::{
     cluster,
-    kernel::{Entry, Kernel, Key, Route, is_ours, lead},
+    kernel::{Entry, Kernel, Key, Route, is_ours, lead, owns},
     tally::Tally,
 };
 
@@ -32,6 +32,22 @@ pub(super) fn broken<T>(rule: &'static str, how: impl fmt::Debug) -> Result<T, B
         rule,
         how: format!("{how:?}"),
     })
+}
+
+/// What the helper took the interfaces for. What is ours is told from their names, which may be
+/// others by the time a write is made.
+#[derive(Debug)]
+pub(super) struct Sight {
+    /// When it checked the batch.
+    pub(super) checked: Links,
+    /// When it carries it out.
+    pub(super) latest: Links,
+}
+
+impl Sight {
+    fn any(&self, ours: impl Fn(&Links) -> bool) -> bool {
+        ours(&self.checked) || ours(&self.latest)
+    }
 }
 
 /// Looks at each write before and after it is made.
@@ -106,9 +122,10 @@ impl Watchman {
         op: &Op,
         kernel: &mut Kernel,
         policy: &Policy,
+        sight: &Sight,
         tally: &mut Tally,
     ) -> Result<(), Broken> {
-        self.others = others(op, kernel, policy);
+        self.others = others(op, kernel, policy, sight);
         tally.add(kind(op));
         if let Some((address, link)) = lead(op)
             && let Some(links) = kernel.flows.get(&address)
@@ -120,7 +137,7 @@ impl Watchman {
                 (op, links),
             );
         }
-        if !kernel.is_so(op, policy) {
+        if !kernel.is_so(op, policy, &sight.latest) {
             if Key::of(op).is_some_and(|key| kernel.drifted.remove(&key)) {
                 tally.add("drift repaired");
             }
@@ -138,6 +155,7 @@ impl Watchman {
         op: &Op,
         kernel: &Kernel,
         policy: &Policy,
+        sight: &Sight,
         made: bool,
     ) -> Result<(), Broken> {
         if !made {
@@ -146,7 +164,7 @@ impl Watchman {
         if let Op::BpfRoute(prefix, None) = op {
             self.uncovered(prefix, kernel)?;
         }
-        if others(op, kernel, policy) == self.others {
+        if others(op, kernel, policy, sight) == self.others {
             Ok(())
         } else {
             broken("I3: what is not ours is not changed", op)
@@ -165,20 +183,21 @@ impl Watchman {
 }
 
 /// What is not ours under an op's key.
-fn others(op: &Op, kernel: &Kernel, policy: &Policy) -> Others {
+fn others(op: &Op, kernel: &Kernel, policy: &Policy, sight: &Sight) -> Others {
     let mut others = Others::default();
     match Key::of(op) {
         Some(Key::Route(key)) => {
             let routes = kernel.routes.get(&key).into_iter().flatten();
-            let foreign = routes.filter(|route| !kernel.owns(&key, route, policy));
+            let foreign =
+                routes.filter(|route| !sight.any(|links| owns(&key, route, policy, links)));
             others.routes = foreign.cloned().collect();
         }
         Some(Key::Neighbour(index, address)) => {
-            let role = kernel.devices.get(&index).map(|device| {
-                let addresses: Vec<IpNet> = device.addresses.iter().copied().collect();
-                policy.role(&device.name, &addresses)
-            });
-            if !is_ours(role.unwrap_or(LinkRole::Other), address.is_ipv6()) {
+            let ours = |links: &Links| {
+                let state = links.by_index(index);
+                state.is_some_and(|state| is_ours(state.role, address.is_ipv6()))
+            };
+            if !sight.any(ours) {
                 others.neighbour = kernel.neighbours.get(&(index, address)).cloned();
             }
         }
@@ -199,6 +218,8 @@ fn is_disturbed(op: &Op, kernel: &Kernel, policy: &Policy) -> bool {
     let link = |index: u32| disturbed.links.contains(&index);
     match (&key, op) {
         (Key::Settings(index) | Key::Neighbour(index, _) | Key::Fdb(index, _), _) => link(*index),
+        // The one below it is known by its name as well.
+        (Key::Tunnel(_), Op::TunnelDevice(_, Some(device))) if link(device.parent.index) => true,
         (Key::Tunnel(tunnel), _) => kernel.index(policy.tunnel(*tunnel)).is_none_or(link),
         // A clear does not say where the route led.
         (Key::Route(_), Op::KernelRoute(_, None)) => !disturbed.links.is_empty(),
@@ -215,6 +236,11 @@ fn is_disturbed(op: &Op, kernel: &Kernel, policy: &Policy) -> bool {
                     | RouteKind::Throw => false,
                 }
         }
+        // The map has the index alone.
+        (Key::Bpf(_), Op::BpfRoute(_, Some(route))) => match &route.target {
+            BpfTarget::Link(to) => link(to.index),
+            BpfTarget::NextHop(_) | BpfTarget::None => false,
+        },
         (Key::Bpf(_) | Key::Route(_), _) => false,
     }
 }

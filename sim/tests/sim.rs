@@ -5,22 +5,23 @@
 use std::env;
 
 use ipc_proto::Tunnel;
-use supervisor::machine::Child;
-use tests::sim::{
+use sim::{
     Bug, Script, Setup, Tally, campaign, replay, run,
     step::{Doc, Motion, Slot, Step},
 };
+use supervisor::machine::Child;
 
 /// How many scripts there are unless `CAIRN_SIM_RUNS` says otherwise.
-const RUNS: u64 = 50_000;
+const RUNS: u64 = 100_000;
 /// Within how many scripts a seeded bug must be found.
 const RUNS_UNTIL_FOUND: u64 = 5_000;
 /// Fewer scripts may do too little by chance.
 const ENOUGH: u64 = 1_000;
 /// How often something must happen in a thousand scripts: half as often as it does, or less.
-const AT_LEAST: [(&str, u64); 36] = [
+const AT_LEAST: [(&str, u64); 38] = [
     ("acknowledgements late", 70),
     ("answers overdue", 30),
+    ("applies put off", 500),
     ("batches", 7_000),
     ("batches refused", 20),
     ("calc crashes", 200),
@@ -45,6 +46,7 @@ const AT_LEAST: [(&str, u64); 36] = [
     ("links down", 360),
     ("links re-created", 250),
     ("links removed", 400),
+    ("links renamed", 60),
     ("not tried", 4),
     ("replies lost", 20),
     ("resyncs by the supervisor", 500),
@@ -174,6 +176,7 @@ fn an_address_that_only_a_pool_has_had_a_pod_before() {
         bpf_max_entries: 120,
         max_steps: 11,
         narrow: false,
+        throttled: false,
     };
     assert_eq!(replay(&Script { setup, steps }, None).err(), None);
 }
@@ -183,6 +186,7 @@ fn passes(steps: Vec<Step>) {
         bpf_max_entries: 120,
         max_steps: 200,
         narrow: false,
+        throttled: false,
     };
     assert_eq!(replay(&Script { setup, steps }, None).err(), None);
 }

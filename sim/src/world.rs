@@ -26,6 +26,8 @@ use super::{
     tally::Tally,
 };
 
+/// How long a round takes where that matters.
+const ROUND: Duration = Duration::from_millis(15);
 /// How often a child says that it is alive.
 const PING: Duration = Duration::from_secs(10);
 
@@ -38,6 +40,8 @@ pub struct Setup {
     pub max_steps: u8,
     /// Whether the administrator allows less than the cluster needs.
     pub narrow: bool,
+    /// Whether `calc` has to wait for tokens, as it has by default; then all takes its time.
+    pub throttled: bool,
 }
 
 /// A process.
@@ -133,6 +137,9 @@ impl World {
             Step::Flow(rounds) => {
                 for _ in 0..rounds {
                     self.round()?;
+                    if self.setup.throttled {
+                        self.wait(ROUND)?;
+                    }
                 }
             }
             Step::Wait(ms) => self.wait(Duration::from_millis(ms.into()))?,
@@ -201,7 +208,7 @@ impl World {
         let behind = |node: &Process<Node>| {
             !node.hung
                 && (!self.stalled && node.body.is_behind(&self.datastore)
-                    || node.body.stirred
+                    || node.body.is_stirred()
                     || !node.body.connected && self.live_helper_ref().is_some())
         };
         !self.supervisor.inputs.is_empty()

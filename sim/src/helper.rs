@@ -21,8 +21,8 @@ use privhelper::{
 
 use super::{
     bug::Bug,
-    kernel::{Disturbed, ENOMEM, Entry, Kernel, Key},
-    rules::{Broken, Watchman},
+    kernel::{Device, Disturbed, ENOMEM, Entry, Kernel, Key},
+    rules::{Broken, Sight, Watchman},
     tally::Tally,
 };
 
@@ -59,6 +59,8 @@ enum Job {
     CarryOut {
         batch: Batch,
         checked: Vec<Checked>,
+        /// The interfaces by which they were.
+        links: Links,
         late: bool,
     },
 }
@@ -99,6 +101,8 @@ pub(super) enum Served {
 pub(super) struct Helper {
     incarnation: u64,
     links: Links,
+    /// The devices that the table shows.
+    seen: BTreeMap<u32, Device>,
     lease: Option<Lease>,
     job: Option<Job>,
     /// What the thread for flows has to do.
@@ -115,6 +119,7 @@ impl Helper {
         let mut helper = Self {
             incarnation,
             links: Links::default(),
+            seen: BTreeMap::new(),
             lease: None,
             job: None,
             flushes: VecDeque::new(),
@@ -146,6 +151,11 @@ impl Helper {
     }
 
     fn read_links(&mut self, kernel: &mut Kernel, policy: &Policy) {
+        // The same once more is nothing to the table.
+        if kernel.falls.is_empty() && kernel.losses.is_empty() && kernel.devices == self.seen {
+            return;
+        }
+        self.seen.clone_from(&kernel.devices);
         let states = kernel.links(policy);
         let falls = mem::take(&mut kernel.falls);
         let losses = mem::take(&mut kernel.losses);
@@ -167,8 +177,9 @@ impl Helper {
             Some(Job::CarryOut {
                 batch,
                 checked,
+                links,
                 late,
-            }) => Ok(match Self::carry_out(&batch, checked, ground)? {
+            }) => Ok(match self.carry_out(&batch, checked, links, ground)? {
                 Served::Answer(_) if late => Served::HalfDone,
                 served
                 @ (Served::Nothing | Served::HalfDone | Served::Answer(_) | Served::Died) => served,
@@ -177,7 +188,9 @@ impl Helper {
                 // Flows take longer than anything else.
                 None => match self.flushes.pop_front() {
                     None => Ok(Served::Nothing),
-                    Some((batch, checked)) => Self::carry_out(&batch, checked, ground),
+                    Some((batch, checked)) => {
+                        self.carry_out(&batch, checked, self.links.view(), ground)
+                    }
                 },
                 Some(Arrival::End) => {
                     self.lease = None;
@@ -277,16 +290,23 @@ impl Helper {
         self.job = Some(Job::CarryOut {
             batch,
             checked,
+            links: self.links.view(),
             late,
         });
         Served::HalfDone
     }
 
     fn carry_out(
+        &self,
         batch: &Batch,
         checked: Vec<Checked>,
+        links: Links,
         ground: &mut Ground<'_>,
     ) -> Result<Served, Broken> {
+        let sight = Sight {
+            checked: links,
+            latest: self.links.view(),
+        };
         let mut broken = Ok(());
         let mut died = false;
         let failed = order::carry_out(checked, |group| {
@@ -299,7 +319,7 @@ impl Helper {
                 if let Some(fuse) = &mut ground.faults.fuse {
                     *fuse -= 1;
                 }
-                match write(permitted, ground) {
+                match write(permitted, &sight, ground) {
                     Ok(outcome) => outcomes.push(outcome),
                     Err(rule) => broken = Err(rule),
                 }
@@ -331,8 +351,19 @@ impl Helper {
 }
 
 /// Makes one change, or has it fail, and has it looked at.
-fn write(permitted: &Permitted, ground: &mut Ground<'_>) -> Result<Result<(), OpError>, Broken> {
+fn write(
+    permitted: &Permitted,
+    sight: &Sight,
+    ground: &mut Ground<'_>,
+) -> Result<Result<(), OpError>, Broken> {
     let op = permitted.op();
+    // These alone go by the name, so the helper asks the kernel for it.
+    if let Op::LinkSettings(link, Some(_)) = op
+        && ground.kernel.index(&link.name) != Some(link.index)
+    {
+        ground.watchman.fault();
+        return Ok(Err(OpError::StaleLink(link.clone())));
+    }
     let errno = |errno| OpError::Kernel {
         call: "model".to_owned(),
         errno,
@@ -353,7 +384,7 @@ fn write(permitted: &Permitted, ground: &mut Ground<'_>) -> Result<Result<(), Op
     }
     ground
         .watchman
-        .before(op, ground.kernel, ground.policy, ground.tally)?;
+        .before(op, ground.kernel, ground.policy, sight, ground.tally)?;
     if let (Some(Bug::BreakBeforeMake), Op::BpfRoute(prefix, Some(_))) = (ground.bug, op)
         && ground.kernel.bpf.remove(prefix).is_some()
     {
@@ -365,13 +396,13 @@ fn write(permitted: &Permitted, ground: &mut Ground<'_>) -> Result<Result<(), Op
     if ground.bug == Some(Bug::FlushSkipped) && matches!(op, Op::FlowFlush(_)) {
         return Ok(Ok(()));
     }
-    let outcome = ground.kernel.write(op, ground.policy);
+    let outcome = ground.kernel.write(op, ground.policy, &sight.latest);
     if outcome.is_err() {
         ground.kernel.disturbed.keys.extend(Key::of(op));
     }
     ground
         .watchman
-        .after(op, ground.kernel, ground.policy, outcome.is_ok())?;
+        .after(op, ground.kernel, ground.policy, sight, outcome.is_ok())?;
     if fails {
         return Ok(Err(errno(ENOMEM)));
     }

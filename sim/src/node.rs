@@ -2,12 +2,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    mem,
     net::IpAddr,
+    num::NonZeroU16,
     time::{Duration, Instant},
 };
 
-use calc::{Calculator, FeedOrder, Input, Output, Page, Reconciler, event::Event};
-use ipc_proto::{Ack, Batch, BatchId, Feed, FlowsDone, Lane, Observed, Op, OpError, view};
+use calc::{Calculator, FeedOrder, Input, Output, Page, Reconciler, Throttle, event::Event};
+use ipc_proto::{
+    Ack, Batch, BatchId, Feed, FlowsDone, Lane, LinkEvent, Observed, Op, OpError, view,
+};
 use ipnet::IpNet;
 
 use super::{
@@ -16,11 +20,16 @@ use super::{
     datastore::Datastore,
     helper::{Arrival, Message},
     kernel::{Key, lead},
+    pace::Pace,
     rules::{Broken, broken},
 };
 
 /// No space left.
 const ENOSPC: i32 = 28;
+/// How many applies whoever was idle has at once, by default.
+const APPLY_BURST: NonZeroU16 = NonZeroU16::new(10).unwrap();
+/// In what time there is one more.
+const APPLY_INTERVAL: Duration = Duration::from_millis(100);
 /// How long `calc` waits for an answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -31,6 +40,17 @@ struct Asked {
     batch: Option<(Lane, BatchId)>,
     /// Whether its end was told before it was answered.
     ended: bool,
+}
+
+/// What has come in since it was last looked at.
+#[derive(Debug, Default)]
+struct News {
+    /// Something that an apply is to follow from.
+    input: bool,
+    /// A reading of the kernel, for which the apply that asked for it had its token.
+    reading: bool,
+    /// An answer of the helper, which may be sent more.
+    answer: bool,
 }
 
 /// See the [module](self).
@@ -52,15 +72,27 @@ pub(super) struct Node {
     pub(super) bpf_desired: BTreeSet<IpNet>,
     /// Which routes are wanted to pods here.
     leads: BTreeMap<Key, (IpAddr, u32)>,
-    /// Something came in since it last computed.
-    pub(super) stirred: bool,
+    news: News,
+    throttle: Throttle,
+    pace: Pace,
+    /// An apply waits for a token.
+    pub(super) throttled: bool,
+    /// Changes of interfaces that the cores have not heard: they hear of them in an apply.
+    links: Vec<LinkEvent>,
+    /// What is unfinished passes for complete, by a bug.
+    doubt_forgotten: bool,
     /// Since when its clock stands still, by a bug.
     frozen: Option<Instant>,
     bug: Option<Bug>,
 }
 
 impl Node {
-    pub(super) fn new(now: Instant, bug: Option<Bug>) -> Self {
+    pub(super) fn new(now: Instant, throttled: bool, bug: Option<Bug>) -> Self {
+        let interval = if throttled {
+            APPLY_INTERVAL
+        } else {
+            Duration::ZERO
+        };
         let mut node = Self {
             calculator: Calculator::new(cluster::node_name(0)),
             reconciler: Reconciler::default(),
@@ -74,7 +106,12 @@ impl Node {
             ever_wanted: BTreeSet::new(),
             bpf_desired: BTreeSet::new(),
             leads: BTreeMap::new(),
-            stirred: true,
+            news: News::default(),
+            throttle: Throttle::new(now, APPLY_BURST, interval),
+            pace: Pace::new(APPLY_BURST, interval),
+            throttled: false,
+            links: Vec::new(),
+            doubt_forgotten: false,
             frozen: (bug == Some(Bug::HoldForever)).then_some(now),
             bug,
         };
@@ -84,8 +121,21 @@ impl Node {
         node
     }
 
+    /// Takes in an answer of the helper, or news that come before it.
+    fn answered(&mut self, now: Instant, input: Input) {
+        self.news.answer = true;
+        if !matches!(input, Input::Ack(_) | Input::Flushed(_)) {
+            self.hear_links(now);
+        }
+        self.handle(now, input);
+    }
+
+    /// Returns whether it has something to do at once.
+    pub(super) fn is_stirred(&self) -> bool {
+        self.news.answer || self.news.input && self.read && !self.throttled
+    }
+
     fn handle(&mut self, now: Instant, input: Input) {
-        self.stirred = true;
         let now = self.clock(now);
         self.reconciler.handle(now, input);
     }
@@ -109,7 +159,7 @@ impl Node {
     }
 
     /// Reads the datastore.
-    pub(super) fn deliver(&mut self, now: Instant, datastore: &Datastore, from: u8) {
+    pub(super) fn deliver(&mut self, datastore: &Datastore, from: u8) {
         let news: Vec<(Doc, Option<u16>)> = datastore.news(&self.known, from).collect();
         for (doc, variant) in news {
             match variant {
@@ -121,27 +171,26 @@ impl Node {
             }
         }
         self.read = true;
+        self.news.input = true;
+        self.doubt_forgotten = false;
         self.complete = datastore.is_complete(&self.known);
-        let complete = self.complete || self.bug == Some(Bug::SweepIncomplete);
-        self.handle(now, Input::InSync { complete });
     }
 
     pub(super) fn connect(&mut self, now: Instant) {
         self.connected = true;
         self.order = FeedOrder::default();
-        self.handle(now, Input::Connected);
-        if self.bug == Some(Bug::DoubtForgotten) && self.read {
-            self.handle(now, Input::InSync { complete: true });
-        }
+        self.answered(now, Input::Connected);
+        self.doubt_forgotten = self.bug == Some(Bug::DoubtForgotten) && self.read;
     }
 
     pub(super) fn disconnect(&mut self, now: Instant) {
         self.connected = false;
         self.asked.clear();
-        self.handle(now, Input::Disconnected);
+        self.answered(now, Input::Disconnected);
     }
 
     pub(super) fn resync(&mut self, now: Instant) {
+        self.news.input = true;
         self.handle(now, Input::Resync);
     }
 
@@ -187,7 +236,7 @@ impl Node {
                 if let Some(asked) = self.asked.iter_mut().find(of_this) {
                     asked.ended = true;
                 }
-                self.handle(now, Input::Flushed(done));
+                self.answered(now, Input::Flushed(done));
             }
             Message::Welcome(welcome, mut observed) => {
                 let at = self.asked.iter().position(|asked| asked.batch.is_none());
@@ -203,8 +252,13 @@ impl Node {
                     .filter_map(Observed::link)
                     .cloned()
                     .collect();
+                // What was heard before is older than what was read.
+                self.hear_links(now);
                 self.calculator.handle(Event::Links(links));
-                self.handle(now, Input::Welcome(welcome, observed.into_iter().collect()));
+                self.news.input = true;
+                self.news.reading = true;
+                let reading = observed.into_iter().collect();
+                self.answered(now, Input::Welcome(welcome, reading));
                 self.feeds(now, held);
             }
         }
@@ -217,7 +271,7 @@ impl Node {
         {
             ack.id = batch;
         }
-        self.handle(now, Input::Ack(ack));
+        self.answered(now, Input::Ack(ack));
     }
 
     /// Takes in an acknowledgement of who knows when, which the shell would not let through.
@@ -230,22 +284,67 @@ impl Node {
 
     fn feeds(&mut self, now: Instant, feeds: impl IntoIterator<Item = Feed>) {
         for feed in feeds {
-            for event in feed.events {
-                if self.bug != Some(Bug::FlapUnheard) {
-                    self.handle(now, Input::Link(event.clone()));
-                }
-                self.calculator.handle(Event::Link(event));
-                self.stirred = true;
-            }
+            self.news.input = true;
+            self.links.extend(feed.events);
             if !feed.drift.is_empty() && self.bug != Some(Bug::DriftUnheard) {
-                self.handle(now, Input::Drift);
+                self.answered(now, Input::Drift);
             }
         }
     }
 
-    /// Computes what follows, and returns what is sent.
+    /// The cores hear of changes of interfaces.
+    fn hear_links(&mut self, now: Instant) {
+        for event in mem::take(&mut self.links) {
+            if self.bug != Some(Bug::FlapUnheard) {
+                self.handle(now, Input::Link(event.clone()));
+            }
+            self.calculator.handle(Event::Link(event));
+        }
+    }
+
+    /// Computes what follows from what came in, as far as it may, and returns what is sent.
     pub(super) fn think(&mut self, now: Instant) -> Result<Vec<Arrival>, Broken> {
-        self.stirred = false;
+        let admitted = self.admit(now)?;
+        let answered = mem::take(&mut self.news.answer);
+        if admitted {
+            self.apply(now)?;
+        }
+        if admitted || answered || !self.read {
+            self.send(now)
+        } else {
+            Ok(Vec::new())
+        }
+    }
+
+    /// Whether to apply now: the datastore has been read, there is a cause, and there is a token.
+    fn admit(&mut self, now: Instant) -> Result<bool, Broken> {
+        let reading = mem::take(&mut self.news.reading);
+        if !self.read {
+            self.hear_links(now);
+            return Ok(false);
+        }
+        let clock = self.clock(now);
+        let timer = self.reconciler.poll_timeout();
+        let is_due = self.news.input || timer.is_some_and(|at| at <= clock);
+        self.throttled = false;
+        if !is_due || reading {
+            return Ok(is_due);
+        }
+        self.throttled = !self.throttle.admit(now);
+        if self.throttled {
+            self.pace.refused(now, self.throttle.next())?;
+            self.news.input &= self.bug != Some(Bug::ThrottledForgotten);
+        } else {
+            self.pace.admitted(now)?;
+        }
+        Ok(!self.throttled)
+    }
+
+    /// Has the reconciler hear of what should be.
+    fn apply(&mut self, now: Instant) -> Result<(), Broken> {
+        self.news.input = false;
+        self.hear_links(now);
+        let mut wanted = Vec::new();
         for op in self.calculator.resolve() {
             if Key::of(&op).is_none() {
                 // The model has no packet programs; those are for tests/packets.rs.
@@ -266,10 +365,19 @@ impl Node {
             if is_set(&op) {
                 self.ever_wanted.extend(Key::of(&op));
             }
-            if let Err(unplaced) = self.reconciler.want(op) {
-                return broken("each op has a table", unplaced);
-            }
+            wanted.push(op);
         }
+        if let Err(unplaced) = self.reconciler.want_all(wanted) {
+            return broken("each op has a table", unplaced);
+        }
+        let lax = self.doubt_forgotten || self.bug == Some(Bug::SweepIncomplete);
+        let complete = self.complete || lax;
+        self.handle(now, Input::InSync { complete });
+        Ok(())
+    }
+
+    /// Asks for all that can be asked at present.
+    fn send(&mut self, now: Instant) -> Result<Vec<Arrival>, Broken> {
         let mut sent = Vec::new();
         let clock = self.clock(now);
         while let Some(output) = self.reconciler.poll(clock) {
@@ -355,11 +463,13 @@ impl Node {
     /// Returns when it has something to do if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
         let call = self.asked.front().map(|asked| asked.at + CALL_TIMEOUT);
-        let retry = self.reconciler.poll_timeout();
-        [call, retry.filter(|_| self.frozen.is_none())]
-            .into_iter()
-            .flatten()
-            .min()
+        let retry = if self.throttled {
+            self.throttle.next()
+        } else {
+            let retry = self.reconciler.poll_timeout();
+            retry.filter(|_| self.read && self.frozen.is_none())
+        };
+        [call, retry].into_iter().flatten().min()
     }
 
     /// Returns whether an answer is overdue.

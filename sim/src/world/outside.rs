@@ -5,10 +5,10 @@ use ipnet::IpNet;
 use supervisor::machine::Child;
 
 use super::World;
-use crate::sim::{
-    cluster::{self, Doc, UPLINK, cali, name, net, own_addresses, v4},
+use crate::{
+    cluster::{self, CALIS, Doc, UPLINK, cali, name, net, own_addresses, v4},
     helper::{Arrival, Message},
-    kernel::{BpfEntry, Entry, Key, Payload, Route, STRAY_MAC, Way, is_ours},
+    kernel::{BpfEntry, Entry, Key, Payload, Route, STRAY_MAC, Way, is_ours, owns},
     step::{How, Motion, Slot, Thing},
 };
 
@@ -91,23 +91,33 @@ impl World {
 
     pub(super) fn link(&mut self, slot: Slot, motion: Motion) {
         let name = self.slot_name(slot);
-        let plugged = match slot {
+        let aside = match slot {
             Slot::Cali(n) => Some(cluster::name(&format!("tmp{n}"))),
-            Slot::Uplink | Slot::Tunnel(_) => None,
+            Slot::Uplink => Some(cluster::name("eth9")),
+            Slot::Tunnel(_) => None,
         };
         let found = self.kernel.index(&name);
         let mac = Mac([2, 0xee, 0, 0, 0, u8::from(matches!(slot, Slot::Cali(_)))]);
         match (motion, found) {
             (Motion::Plug, None) => {
-                if let Some(plugged) = plugged.filter(|name| self.kernel.index(name).is_none()) {
-                    let index = self.kernel.add(plugged, mac);
+                if let Some(aside) = aside.filter(|name| self.kernel.index(name).is_none()) {
+                    let index = self.kernel.add(aside, mac);
                     self.kernel.set_admin(index, false);
                 }
             }
             (Motion::Name, None) => {
-                if let Some(index) = plugged.and_then(|name| self.kernel.index(&name)) {
+                if let Some(index) = aside.and_then(|name| self.kernel.index(&name)) {
                     self.kernel.rename(index, name);
                     self.kernel.set_admin(index, true);
+                }
+            }
+            (Motion::Rename(to), Some(index)) => {
+                let other = match slot {
+                    Slot::Cali(_) if to < CALIS => Some(cali(to)),
+                    Slot::Cali(_) | Slot::Uplink | Slot::Tunnel(_) => aside,
+                };
+                if other.is_some_and(|other| self.kernel.rename(index, other)) {
+                    self.tally.add("links renamed");
                 }
             }
             (Motion::Add, None) => self.add_link(slot, name, mac),
@@ -258,10 +268,12 @@ impl World {
             kernel.routes.insert(key.clone(), vec![route]);
             return Some(Key::Route(key));
         }
+        let links = kernel.table(policy);
+        let owned = |key, route| owns(key, route, policy, &links);
         let ours = kernel
             .routes
             .iter()
-            .filter(|(key, routes)| routes.iter().all(|route| kernel.owns(key, route, policy)));
+            .filter(|(key, routes)| routes.iter().all(|route| owned(key, route)));
         let ours: Vec<RouteKey> = ours.map(|(key, _)| key.clone()).collect();
         let key = nth(ours.iter(), which)?.clone();
         let routes = kernel.routes.get_mut(&key)?;

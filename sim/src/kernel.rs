@@ -15,8 +15,9 @@ use ipc_proto::{
     BpfTarget, IfName, LinkProfile, Mac, Op, RouteKey, RouteKind, Table, Tunnel, view::Kind,
 };
 use ipnet::IpNet;
+use privhelper::policy::Policy;
 
-pub(super) use self::read::is_ours;
+pub(super) use self::read::{is_ours, owns};
 use super::cluster::{UPLINK, name, net, own_addresses, v4, v6};
 
 pub(super) const ENOMEM: i32 = 12;
@@ -282,8 +283,10 @@ impl Kernel {
         }
     }
 
-    /// Lets go of flows where no route tells whose they were: a process that starts cannot know.
-    pub(super) fn orphan_flows(&mut self) {
+    /// Lets go of flows where no route of ours tells whose they were: a process that starts cannot
+    /// know.
+    pub(super) fn orphan_flows(&mut self, policy: &Policy) {
+        let known = self.table(policy);
         let (bpf, routes) = (&self.bpf, &self.routes);
         self.flows.retain(|address, links| {
             let prefix = IpNet::from(*address);
@@ -296,10 +299,10 @@ impl Kernel {
             };
             let mut ways = routes
                 .range(key(0, 0)..=key(u8::MAX, u32::MAX))
-                .flat_map(|(_, all)| all);
+                .flat_map(|(key, all)| all.iter().map(move |route| (key, route)))
+                .filter(|(key, route)| owns(key, route, policy, &known));
             links.retain(|link| {
-                let out =
-                    |route: &Route| matches!(route.way, Way::Out { index, .. } if index == *link);
+                let out = |(_, route): (_, &Route)| matches!(route.way, Way::Out { index, .. } if index == *link);
                 by_map == Some(&Payload::Index(*link)) || ways.any(out)
             });
             !links.is_empty()

@@ -29,6 +29,7 @@ impl Generator {
             bpf_max_entries: if random.percent(12) { 9 } else { 120 },
             max_steps: random.pick(&[3, 11, 200]).unwrap_or(200),
             narrow: random.percent(12),
+            throttled: random.percent(30),
         }
     }
 
@@ -161,7 +162,7 @@ impl Generator {
             8 => Slot::Tunnel(Tunnel::VxlanV4),
             _ => Slot::Tunnel(Tunnel::VxlanV6),
         };
-        let motion = match random.below(20) {
+        let motion = match random.below(21) {
             0..3 => Motion::Down,
             3..7 => Motion::Up,
             7..9 => Motion::Swap,
@@ -172,6 +173,7 @@ impl Generator {
             15 => Motion::Carrier(random.percent(60)),
             16 => Motion::Mac(random.byte(3)),
             17 => Motion::Mtu(random.pick(&[1500, 1400, 1200]).unwrap_or(1500)),
+            18 => Motion::Rename(random.byte(2 * u16::from(CALIS))),
             _ => Motion::Addresses {
                 ipv6: random.percent(50),
                 present: random.percent(60),

@@ -1,5 +1,7 @@
 //! What the helper reads: interfaces, and of the rest only what is ours.
 
+use std::collections::BTreeSet;
+
 use ipc_proto::{
     BpfRoute, BpfTarget, FdbKey, Flags, Hop, KernelRoute, Lane, Link, LinkRole, LinkState,
     NeighbourKey, Observed, Op, RouteKey, RouteKind, Tunnel, TunnelDevice,
@@ -14,15 +16,22 @@ use super::{BpfEntry, Device, Kernel, Payload, Route, Way};
 
 impl Kernel {
     /// All interfaces.
-    pub(in crate::sim) fn links(&self, policy: &Policy) -> Vec<LinkState> {
+    pub(crate) fn links(&self, policy: &Policy) -> Vec<LinkState> {
         let states = self.devices.iter();
         states
             .map(|(index, device)| link_state(*index, device, policy))
             .collect()
     }
 
+    /// All interfaces, as a table.
+    pub(crate) fn table(&self, policy: &Policy) -> Links {
+        let mut links = Links::default();
+        links.update(self.links(policy), &BTreeSet::new());
+        links
+    }
+
     /// All that is ours, as seen by who knows these interfaces.
-    pub(in crate::sim) fn observe(&self, policy: &Policy, links: &Links) -> Vec<Observed> {
+    pub(crate) fn observe(&self, policy: &Policy, links: &Links) -> Vec<Observed> {
         let mut all = Vec::new();
         for (index, profile) in &self.settings {
             if let Some(state) = links.by_index(*index)
@@ -60,8 +69,7 @@ impl Kernel {
         all.extend(bpf.map(|(prefix, entry)| Observed::BpfRoute(*prefix, read_bpf(entry, links))));
         for (key, routes) in &self.routes {
             for route in routes {
-                let role = |index| links.by_index(index).map(|state| state.role);
-                let (ours, found) = read_route(key, route, policy, links, role);
+                let (ours, found) = read_route(key, route, policy, links);
                 if ours {
                     all.push(Observed::KernelRoute(key.clone(), found));
                 }
@@ -70,20 +78,15 @@ impl Kernel {
         all.retain(|item| policy.check(Lane::State, clear(item), links).is_ok());
         all
     }
+}
 
-    /// Returns whether a route is ours, by what the interfaces really are.
-    pub(in crate::sim) fn owns(&self, key: &RouteKey, route: &Route, policy: &Policy) -> bool {
-        let role = |index| {
-            let device = self.devices.get(&index)?;
-            let addresses: Vec<IpNet> = device.addresses.iter().copied().collect();
-            Some(policy.role(&device.name, &addresses))
-        };
-        read_route(key, route, policy, &Links::default(), role).0
-    }
+/// Returns whether a route is ours to who knows these interfaces.
+pub(crate) fn owns(key: &RouteKey, route: &Route, policy: &Policy, links: &Links) -> bool {
+    read_route(key, route, policy, links).0
 }
 
 /// Returns whether a permanent neighbour is ours.
-pub(in crate::sim) fn is_ours(role: LinkRole, ipv6: bool) -> bool {
+pub(crate) fn is_ours(role: LinkRole, ipv6: bool) -> bool {
     match role {
         LinkRole::Tunnel(_) => true,
         LinkRole::Workload => !ipv6,
@@ -139,8 +142,8 @@ fn read_route(
     route: &Route,
     policy: &Policy,
     links: &Links,
-    role: impl Fn(u32) -> Option<LinkRole>,
 ) -> (bool, Option<KernelRoute>) {
+    let role = |index| links.by_index(index).map(|state| state.role);
     let outputs = match route.way {
         Way::Out { index, .. } => vec![role(index).unwrap_or(LinkRole::Other)],
         Way::Blackhole => Vec::new(),

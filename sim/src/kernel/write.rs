@@ -4,18 +4,19 @@ use std::net::IpAddr;
 
 use ipc_proto::{BpfRoute, BpfTarget, KernelRoute, Op, RouteKey, RouteKind, Tunnel, TunnelDevice};
 use ipnet::IpNet;
-use privhelper::policy::Policy;
+use privhelper::{links::Links, policy::Policy};
 
 use super::{
     BpfEntry, EEXIST, EINVAL, ENETDOWN, ENETUNREACH, ENODEV, ENOSPC, EOPNOTSUPP, Entry, Kernel,
-    Key, Payload, Route, Vxlan, Way, lead,
+    Key, Payload, Route, Vxlan, Way, lead, owns,
 };
 
 type Outcome = Result<(), i32>;
 
 impl Kernel {
-    /// Makes an op true, or returns the `errno`. Interfaces are meant by their index alone.
-    pub(in crate::sim) fn write(&mut self, op: &Op, policy: &Policy) -> Outcome {
+    /// Makes an op true, or returns the `errno`. Interfaces are meant by their index alone, whatever
+    /// their names are by now; whose a route is, is told from what its writer knows of them.
+    pub(crate) fn write(&mut self, op: &Op, policy: &Policy, links: &Links) -> Outcome {
         match op {
             Op::LinkSettings(_, None) => {}
             Op::LinkSettings(link, Some(profile)) => {
@@ -46,8 +47,8 @@ impl Kernel {
             }
             Op::BpfRoute(prefix, Some(route)) => self.set_bpf(*prefix, route)?,
             Op::BpfRoute(prefix, None) => drop(self.bpf.remove(prefix)),
-            Op::KernelRoute(key, Some(route)) => self.set_route(key, route, policy)?,
-            Op::KernelRoute(key, None) => self.clear_route(key, policy),
+            Op::KernelRoute(key, Some(route)) => self.set_route(key, route, policy, links)?,
+            Op::KernelRoute(key, None) => self.clear_route(key, policy, links),
             Op::Rule(..)
             | Op::Attachment(..)
             | Op::Endpoint(..)
@@ -63,8 +64,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Returns whether an op is true already.
-    pub(in crate::sim) fn is_so(&self, op: &Op, policy: &Policy) -> bool {
+    /// Returns whether an op is true already, to who knows these interfaces.
+    pub(crate) fn is_so(&self, op: &Op, policy: &Policy, links: &Links) -> bool {
         match op {
             Op::LinkSettings(link, profile) => {
                 profile.is_none() || self.settings.get(&link.index) == profile.as_ref()
@@ -91,7 +92,7 @@ impl Kernel {
                 let found = self.routes.get(key).map_or(&[][..], Vec::as_slice);
                 match route {
                     Some(route) => found == [kernel_route(route, policy)],
-                    None => !found.iter().any(|found| self.owns(key, found, policy)),
+                    None => !found.iter().any(|found| owns(key, found, policy, links)),
                 }
             }
             Op::Rule(..)
@@ -123,7 +124,13 @@ impl Kernel {
     }
 
     /// Sets the one route of a key, in place of those of ours that have it.
-    fn set_route(&mut self, key: &RouteKey, route: &KernelRoute, policy: &Policy) -> Outcome {
+    fn set_route(
+        &mut self,
+        key: &RouteKey,
+        route: &KernelRoute,
+        policy: &Policy,
+        links: &Links,
+    ) -> Outcome {
         if !matches!(route.kind, RouteKind::Unicast(_) | RouteKind::Blackhole) {
             return Err(EOPNOTSUPP);
         }
@@ -142,7 +149,7 @@ impl Kernel {
             return Err(EINVAL);
         }
         let mut former = self.routes.get(key).into_iter().flatten();
-        if former.any(|former| !self.owns(key, former, policy)) {
+        if former.any(|former| !owns(key, former, policy, links)) {
             return Err(EEXIST);
         }
         self.routes.insert(key.clone(), vec![route]);
@@ -150,17 +157,17 @@ impl Kernel {
     }
 
     /// Clears the routes of a key that are ours.
-    fn clear_route(&mut self, key: &RouteKey, policy: &Policy) {
+    fn clear_route(&mut self, key: &RouteKey, policy: &Policy, links: &Links) {
         let Some(mut routes) = self.routes.remove(key) else {
             return;
         };
-        routes.retain(|route| !self.owns(key, route, policy));
+        routes.retain(|route| !owns(key, route, policy, links));
         if !routes.is_empty() {
             self.routes.insert(key.clone(), routes);
         }
     }
 
-    fn is_own(&self, address: IpAddr) -> bool {
+    pub(super) fn is_own(&self, address: IpAddr) -> bool {
         let mut devices = self.devices.values();
         devices.any(|device| device.addresses.iter().any(|own| own.addr() == address))
     }

@@ -3,6 +3,10 @@
 //! A script from a seed does the worst: crashes, hangs, lost and late messages, drift, failing
 //! writes, interfaces that come and go. What must hold is checked at each step, and at the end that
 //! the kernel holds what it should. The same seed is the same run.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a simulator that cannot go on says where it stopped"
+)]
 
 mod bug;
 mod check;
@@ -12,6 +16,7 @@ mod generate;
 mod helper;
 mod kernel;
 mod node;
+mod pace;
 mod random;
 mod rules;
 mod shrink;

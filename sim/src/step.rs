@@ -78,10 +78,13 @@ pub enum Slot {
 /// What an interface does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Motion {
-    /// It appears, down and under another name if it is a workload's.
+    /// It appears, down and under another name.
     Plug,
-    /// It gets its name and goes up.
+    /// It gets its name, or gets it back, and goes up.
     Name,
+    /// It gets another name and stays as it is: that of this workload's link if it is one of them,
+    /// or else one that says nothing.
+    Rename(u8),
     /// It appears, ready for use.
     Add,
     /// It disappears.
