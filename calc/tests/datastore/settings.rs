@@ -74,11 +74,15 @@ fn every_setting_is_taken() {
             c.source_hint_v4 = Some(SourceHint::Interface("eth1".parse().unwrap()));
         }),
         ("deviceRouteSourceAddress: none", |_| {}),
-        ("ipv4NormalRoutePriority: 7", |c| c.workload_metric_v4 = 7),
-        ("ipv6NormalRoutePriority: 8", |c| c.workload_metric_v6 = 8),
+        ("ipv4NormalRoutePriority: 513", |c| {
+            c.workload_metric_v4 = 513;
+        }),
+        ("ipv6NormalRoutePriority: 2147483646", |c| {
+            c.workload_metric_v6 = 2_147_483_646;
+        }),
         ("ipv4ElevatedRoutePriority: 1", |c| c.elevated_metric_v4 = 1),
-        ("ipv6ElevatedRoutePriority: 2147483646", |c| {
-            c.elevated_metric_v6 = 2_147_483_646;
+        ("ipv6ElevatedRoutePriority: 1023", |c| {
+            c.elevated_metric_v6 = 1023;
         }),
         ("liveMigrationRouteConvergenceTime: 1m30s", |c| {
             c.migration_convergence = Duration::from_secs(90);
@@ -158,6 +162,60 @@ fn a_wrong_setting_is_the_default_and_a_problem() {
         assert_eq!(problems.len(), 1, "{spec}");
         assert!(problems[0].contains(field), "{problems:?}");
     }
+}
+
+#[test]
+fn an_elevated_metric_that_does_not_win_is_refused_with_both_values_and_nothing_else_is() {
+    let both = "ipv4ElevatedRoutePriority: 3000, ipv4NormalRoutePriority: 2000, vxlanPort: 5000";
+    let only = "ipv6NormalRoutePriority: 400, ipv4ElevatedRoutePriority: 7";
+    for (spec, v4, v6, words) in [
+        (
+            both,
+            [512, 2000],
+            [512, 1024],
+            "ipv4ElevatedRoutePriority: 3000 does not win over ipv4NormalRoutePriority, 2000: it must \
+             be lower; 512 and 2000 are in force",
+        ),
+        (
+            only,
+            [7, 1024],
+            [512, 1024],
+            "ipv6ElevatedRoutePriority: 512 does not win over ipv6NormalRoutePriority, 400: it must be \
+             lower; 512 and 1024 are in force",
+        ),
+        (
+            "ipv6ElevatedRoutePriority: 1024",
+            [512, 1024],
+            [512, 1024],
+            "ipv6ElevatedRoutePriority: 1024 does not win over ipv6NormalRoutePriority, 1024",
+        ),
+    ] {
+        let (found, problems) = config(&document("FelixConfiguration", "default", spec));
+        assert_eq!([found.elevated_metric_v4, found.workload_metric_v4], v4);
+        assert_eq!([found.elevated_metric_v6, found.workload_metric_v6], v6);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains("FelixConfiguration default"));
+        assert!(problems[0].contains(words), "{problems:?}");
+        assert_eq!(found.vxlan_port == 5000, spec == both);
+    }
+    // Each alone is right; the object that sets the elevated one is named.
+    let default = document(
+        "FelixConfiguration",
+        "default",
+        "ipv4ElevatedRoutePriority: 600",
+    );
+    let ours = document(
+        "FelixConfiguration",
+        "node.node-1",
+        "ipv4NormalRoutePriority: 600",
+    );
+    let (found, problems) = config(&format!("{ours}{default}"));
+    assert_eq!(
+        (found.elevated_metric_v4, found.workload_metric_v4),
+        (512, 600)
+    );
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("FelixConfiguration default"));
 }
 
 #[test]

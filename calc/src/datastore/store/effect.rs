@@ -9,7 +9,7 @@ use crate::{
         convert::{Migration, Value},
         document::{Kind, ObjectKey},
         selector::Labels,
-        settings::{Effective, Settings},
+        settings::{Clash, Effective, Settings},
         view::View,
     },
     event::{MigrationRole, Workload, WorkloadKey},
@@ -18,7 +18,7 @@ use crate::{
 impl Store {
     /// What the calculator shall see.
     pub(super) fn view(&self, report: &mut Report) -> View {
-        let Effective { config, spoofing } = self.settings();
+        let Effective { config, spoofing } = self.settings(report);
         let mut view = View {
             config,
             ..View::default()
@@ -75,36 +75,50 @@ impl Store {
 
     /// The settings of our node: its own before those of a selection that it belongs to, and
     /// those before the cluster's.
-    fn settings(&self) -> Effective {
-        let named = |name: &str| match self.value(Kind::FelixConfiguration, name) {
-            Some(Value::Settings(settings)) => Some(settings),
-            _ => None,
+    fn settings(&self, report: &mut Report) -> Effective {
+        let named = |name: &str| {
+            let (key, held) = self.object(Kind::FelixConfiguration, name)?;
+            match &held.object.value {
+                Some(Value::Settings(settings)) => Some((key, held, settings)),
+                _ => None,
+            }
         };
-        let sources: Vec<&Settings> = named(&format!("node.{}", self.node))
+        let sources: Vec<(&ObjectKey, &Held, &Settings)> = named(&format!("node.{}", self.node))
             .into_iter()
             .chain(self.selected_settings())
             .chain(named("default"))
             .collect();
-        Effective::resolve(&sources)
+        let settings: Vec<&Settings> = sources.iter().map(|(_, _, settings)| *settings).collect();
+        let mut clashes = Vec::new();
+        let effective = Effective::resolve(&settings, &mut clashes);
+        for Clash { source, flaw } in clashes {
+            if let Some((key, Held { file, object }, _)) = sources.get(source) {
+                let text = format!("{key}: {}: {}", flaw.field, flaw.rule);
+                report.note(file, object.line, text);
+            }
+        }
+        effective
     }
 
     /// Of the settings for selections of nodes those that hold on ours: the oldest, and of several
     /// as old the one whose name comes first. None as long as our node, and so its labels, is not
     /// known.
-    fn selected_settings(&self) -> Option<&Settings> {
-        let Some(Value::Node(_, labels)) = self.value(Kind::Node, &self.node) else {
+    fn selected_settings(&self) -> Option<(&ObjectKey, &Held, &Settings)> {
+        let (_, node) = self.object(Kind::Node, &self.node)?;
+        let Some(Value::Node(_, labels)) = &node.object.value else {
             return None;
         };
-        let selected = self.held.values().filter_map(|held| {
+        let selected = self.held.iter().filter_map(|(key, held)| {
             if let Some(Value::SelectedSettings(selected)) = &held.object.value {
-                Some(selected).filter(|selected| selected.nodes.matches(labels))
+                let here = selected.nodes.matches(labels);
+                here.then_some((key, held, selected))
             } else {
                 None
             }
         });
         // Of equal ones this is the first, and they are in the order of their names.
-        let oldest = selected.min_by_key(|selected| &selected.created);
-        oldest.map(|selected| &selected.settings)
+        let oldest = selected.min_by_key(|(_, _, selected)| &selected.created);
+        oldest.map(|(key, held, selected)| (key, held, &selected.settings))
     }
 
     fn migrations(&self) -> Vec<&Migration> {
@@ -120,14 +134,14 @@ impl Store {
             .collect()
     }
 
-    /// What the object of that name means, of a kind without namespaces.
-    fn value(&self, kind: Kind, name: &str) -> Option<&Value> {
+    /// The object of that name, of a kind without namespaces.
+    fn object(&self, kind: Kind, name: &str) -> Option<(&ObjectKey, &Held)> {
         let key = ObjectKey {
             kind,
             namespace: String::new(),
             name: name.to_owned(),
         };
-        self.held.get(&key)?.object.value.as_ref()
+        self.held.get_key_value(&key)
     }
 }
 
