@@ -132,6 +132,13 @@ impl Calculator {
         self.index.own_node().is_some()
     }
 
+    /// Returns whether the kernel's routes are this node's to change: the configuration may leave them
+    /// to others.
+    #[must_use]
+    pub fn syncs_routes(&self) -> bool {
+        !self.index.config.route_sync_disabled
+    }
+
     /// Returns the tunnel devices that are wanted, be it that not all of what they are made of is
     /// known: such a one is to stay as it is.
     pub fn tunnels(&self) -> impl Iterator<Item = Tunnel> {

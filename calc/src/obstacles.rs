@@ -17,7 +17,10 @@ pub(crate) fn of(index: &Index) -> Vec<String> {
 
 /// The node's own addresses that no interface holds.
 fn uplinks(index: &Index) -> impl Iterator<Item = String> {
-    Family::ALL.into_iter().filter_map(|family| {
+    let wanted = Family::ALL
+        .into_iter()
+        .filter(|family| index.wants(*family));
+    wanted.filter_map(|family| {
         let own = index.own_node()?.main(family)?.addr();
         index.uplink(family).is_none().then(|| {
             format!(
@@ -31,7 +34,10 @@ fn uplinks(index: &Index) -> impl Iterator<Item = String> {
 
 /// The interfaces that routes should take their source address from, without one.
 fn sources(index: &Index) -> impl Iterator<Item = String> {
-    Family::ALL.into_iter().filter_map(|family| {
+    let wanted = Family::ALL
+        .into_iter()
+        .filter(|family| index.wants(*family));
+    wanted.filter_map(|family| {
         let SourceHint::Interface(name) = index.source_hint(family)? else {
             return None;
         };

@@ -103,6 +103,10 @@ pub(super) enum Rule {
         normal: &'static str,
         used: [u32; 2],
     },
+    #[error(
+        "{given} is not within {least} and {most}, nor 0, which is as much as the uplink leaves"
+    )]
+    Mtu { given: i64, least: i64, most: i64 },
     #[error("{0:?} is not a number")]
     Number(String),
     #[error("{0:?} is neither true nor false")]

@@ -98,7 +98,11 @@ impl KernelRoutes {
         world: &World<'_>,
     ) -> Option<Shape> {
         let is_ours = route.is_some_and(|route| route.local_workload);
-        let ways = self.ways.get(&Family::of_net(&prefix));
+        let family = Family::of_net(&prefix);
+        if !world.index.wants(family) {
+            return None;
+        }
+        let ways = self.ways.get(&family);
         let source = ways.and_then(|ways| ways.source);
         let local = local_workload(prefix, is_ours, source, world.index);
         let others = ways.and_then(|ways| {
@@ -253,6 +257,7 @@ fn remote(
     let workload = route.types.contains(Types::REMOTE_WORKLOAD);
     let tunnel_end = route.types.contains(Types::REMOTE_TUNNEL);
     match route.pool {
+        PoolKind::Vxlan if !index.config.vxlan => None,
         PoolKind::Vxlan if workload || tunnel_end && route.borrowed => {
             if route.same_subnet {
                 match &ways.uplink {
@@ -287,9 +292,9 @@ fn blackhole(prefix: IpNet, route: &Route<NodeId>, ways: &Ways, index: &Index) -
         && !route.local_workload
         && single(&prefix).is_none();
     let class = match route.pool {
-        PoolKind::Vxlan => Class::VxlanBlackhole,
+        PoolKind::Vxlan if index.config.vxlan => Class::VxlanBlackhole,
         PoolKind::NoEncap if index.config.program_no_encap => Class::NoEncapBlackhole,
-        PoolKind::NoEncap | PoolKind::None | PoolKind::Ipip => return None,
+        PoolKind::Vxlan | PoolKind::NoEncap | PoolKind::None | PoolKind::Ipip => return None,
     };
     block.then(|| ways.blackhole.to(class, None))
 }

@@ -22,7 +22,7 @@ pub(super) fn config(text: &str) -> (Config, Vec<String>) {
 
 #[test]
 fn every_setting_is_taken() {
-    let cases: [Case; 29] = [
+    let cases: [Case; 34] = [
         ("", |_| {}),
         ("routeSource: workloadips", |c| {
             c.route_source = RouteSource::WorkloadIps;
@@ -57,6 +57,13 @@ fn every_setting_is_taken() {
             c.redirect_to_peer = false;
         }),
         ("bpfRedirectToPeer: L2Only", |_| {}),
+        ("routeSyncDisabled: true", |c| c.route_sync_disabled = true),
+        ("ipv6Support: false", |c| c.ipv6 = false),
+        ("ipv6Support: true, vxlanEnabled: true", |_| {}),
+        ("vxlanEnabled: false", |c| c.vxlan = false),
+        ("vxlanMTU: 576, vxlanMTUV6: 1280", |c| {
+            (c.vxlan_mtu, c.vxlan_mtu_v6) = (Some(576), Some(1280));
+        }),
         ("vxlanVNI: 5, vxlanPort: 8472", |c| {
             (c.vxlan_vni, c.vxlan_port) = (5, 8472);
         }),
@@ -161,6 +168,28 @@ fn a_wrong_setting_is_the_default_and_a_problem() {
         assert_eq!(found, Config::default(), "{spec}");
         assert_eq!(problems.len(), 1, "{spec}");
         assert!(problems[0].contains(field), "{problems:?}");
+    }
+}
+
+#[test]
+fn an_mtu_out_of_bounds_is_told_with_the_bounds() {
+    for (spec, told) in [
+        (
+            "vxlanMTU: 575",
+            "spec.vxlanMTU: 575 is not within 576 and 65535",
+        ),
+        (
+            "vxlanMTU: 65536",
+            "spec.vxlanMTU: 65536 is not within 576 and 65535",
+        ),
+        (
+            "vxlanMTUV6: 1279",
+            "spec.vxlanMTUV6: 1279 is not within 1280 and 65535",
+        ),
+    ] {
+        let (found, problems) = config(&document("FelixConfiguration", "default", spec));
+        assert_eq!(found, Config::default(), "{spec}");
+        assert!(problems[0].contains(told), "{problems:?}");
     }
 }
 

@@ -1,14 +1,14 @@
 //! The end of a run: once faults stop and time has passed, everything is as it should be.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     time::Duration,
 };
 
 use calc::{Calculator, event::Event};
 use ipc_proto::{Lane, Op, OpError, Tunnel};
 use ipnet::IpNet;
-use privhelper::links::Links;
+use privhelper::links::{Links, Unseen};
 
 use super::{
     cluster,
@@ -124,7 +124,7 @@ fn difference<'a>(a: &'a BTreeMap<Key, Op>, b: &'a BTreeMap<Key, Op>) -> Option<
 fn ideal(world: &World, wanted: &BTreeMap<Key, Op>) -> Result<(Kernel, usize), Broken> {
     let policy = &world.policy;
     let mut links = Links::default();
-    links.update(world.kernel.links(policy), &BTreeSet::new());
+    links.update(world.kernel.links(policy), &Unseen::default());
     let mut ideal = world.kernel.clone();
     clear(&mut ideal, world, &links);
 
