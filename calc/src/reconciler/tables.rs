@@ -159,6 +159,7 @@ impl Tables {
     pub(super) fn doubt(&mut self, doubt: &Doubt) {
         let Doubt {
             link,
+            hung,
             gone,
             addresses,
         } = doubt;
@@ -172,13 +173,13 @@ impl Tables {
             self.endpoints.doubt(&Actual::Absent, |key, _| key == link);
             self.attachments
                 .doubt(&Actual::Absent, |key, _| key.link == *link);
-        } else {
+        } else if *hung {
             self.neighbours
                 .doubt(&Actual::Wrong, |key, _| key.link == *link);
         }
         self.kernel_routes.doubt(&Actual::Wrong, |_, route| {
             route.is_some_and(|route| {
-                uses(route, link)
+                *hung && uses(route, link)
                     || route
                         .source
                         .is_some_and(|source| addresses.contains(&source))

@@ -1,9 +1,6 @@
 //! The end of a run: once faults stop and time has passed, everything is as it should be.
 
-use std::{
-    collections::BTreeMap,
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use calc::{Calculator, event::Event};
 use ipc_proto::{Lane, Op, OpError, Tunnel};
