@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use ipc_proto::{Op, Tunnel};
+use ipc_proto::{KernelRoute, Op, RouteKey, Tunnel};
 use ipnet::IpNet;
 
 use crate::{
@@ -143,6 +143,19 @@ impl Calculator {
     /// known: such a one is to stay as it is.
     pub fn tunnels(&self) -> impl Iterator<Item = Tunnel> {
         kind::tunnels(&self.index)
+    }
+
+    /// Returns the kernel routes to endpoints of this node that are wanted once their link is up.
+    #[must_use]
+    pub fn waiting_for_links(&self) -> Vec<(RouteKey, KernelRoute)> {
+        if !self.syncs_routes() {
+            return Vec::new();
+        }
+        kind::waiting_for_links(&World {
+            index: &self.index,
+            routes: &self.resolver,
+            changed: &[],
+        })
     }
 
     /// Returns whether a tunnel device is wanted but not what it is made of.

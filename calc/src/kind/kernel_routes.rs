@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use ipc_proto::{Hop, KernelRoute, Op, Protocol, RouteKey, RouteKind, Table};
+use ipc_proto::{Hop, KernelRoute, LinkState, Op, Protocol, RouteKey, RouteKind, Table};
 use ipnet::IpNet;
 
 use self::ways::{Uplink, Ways};
@@ -208,6 +208,40 @@ fn local_workload(
     source: Option<IpAddr>,
     index: &Index,
 ) -> Option<Wanted> {
+    let (state, route) = to_endpoint(prefix, is_ours, source, index)?;
+    state.up.then(|| Candidate {
+        class: Class::LocalWorkload,
+        link: state.link.index,
+        carrier: state.carrier,
+        route,
+    })
+}
+
+/// Returns the routes to endpoints of this node that wait for their link: it is there, but down.
+pub(crate) fn waiting_for_links(world: &World<'_>) -> Vec<(RouteKey, KernelRoute)> {
+    let index = world.index;
+    let nets = index
+        .workloads
+        .local()
+        .flat_map(|(_, workload)| &workload.nets);
+    let nets: BTreeSet<IpNet> = nets.copied().collect();
+    let waiting = nets.into_iter().filter_map(|net| {
+        let family = Family::of_net(&net);
+        let route = world.routes.route(&net);
+        let is_ours = route.is_some_and(|route| route.local_workload);
+        let (state, route) = to_endpoint(net, is_ours, index.source(family), index)?;
+        (!state.up && index.wants(family)).then(|| (route.key(net), route.route()))
+    });
+    waiting.collect()
+}
+
+/// The same, whether the link is up or not.
+fn to_endpoint(
+    prefix: IpNet,
+    is_ours: bool,
+    source: Option<IpAddr>,
+    index: &Index,
+) -> Option<(&LinkState, Shape)> {
     let table = match index.workload_table {
         WorkloadTable::Main => Table::Main,
         WorkloadTable::Second { .. } => Table::Second,
@@ -223,27 +257,23 @@ fn local_workload(
         MigrationRole::None | MigrationRole::Source => normal,
         MigrationRole::Target | MigrationRole::Moved => elevated,
     };
-    let state = index.links.up(&workload.interface)?;
-    Some(Candidate {
-        class: Class::LocalWorkload,
-        link: state.link.index,
-        carrier: state.carrier,
-        route: Shape {
-            table,
-            metric,
-            shared: Arc::new(KernelRoute {
-                kind: RouteKind::Unicast(Hop {
-                    link: state.link.clone(),
-                    via: None,
-                    onlink: false,
-                }),
-                protocol: Protocol::Device,
-                source,
-                mtu: None,
+    let state = index.links.named(&workload.interface)?;
+    let shape = Shape {
+        table,
+        metric,
+        shared: Arc::new(KernelRoute {
+            kind: RouteKind::Unicast(Hop {
+                link: state.link.clone(),
+                via: None,
+                onlink: false,
             }),
-            via: None,
-        },
-    })
+            protocol: Protocol::Device,
+            source,
+            mtu: None,
+        }),
+        via: None,
+    };
+    Some((state, shape))
 }
 
 /// The route to a workload, or a block, of another node.
