@@ -24,6 +24,7 @@ pub(crate) fn policy() -> Policy {
         excluded: Vec::new(),
         device_protocol: 3,
         safe_protocol: 80,
+        former_protocols: Vec::new(),
         second_table: None,
         remove_external_routes: true,
         allow: Vec::new(),
