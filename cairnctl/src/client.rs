@@ -179,7 +179,8 @@ pub(crate) async fn resync(calc: &Connection) -> zbus::Result<()> {
     calc_proxy(calc).await?.resync().await
 }
 
-async fn calc_proxy(connection: &Connection) -> zbus::Result<Calc1Proxy<'_>> {
+/// Makes calls to `calc`.
+pub(crate) async fn calc_proxy(connection: &Connection) -> zbus::Result<Calc1Proxy<'_>> {
     Calc1Proxy::builder(connection)
         .cache_properties(CacheProperties::No)
         .build()

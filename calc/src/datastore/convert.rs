@@ -94,6 +94,21 @@ pub(super) enum Rule {
     },
     #[error("{given} is not within {least} and {most}")]
     Range { given: i64, least: i64, most: i64 },
+    #[error(
+        "{} does not win over {normal}, {}: it must be lower; {} and {} are in force",
+        given[0], given[1], used[0], used[1]
+    )]
+    NotElevated {
+        /// The elevated metric, then the normal one; so also `used`.
+        given: [u32; 2],
+        /// The field of the normal one.
+        normal: &'static str,
+        used: [u32; 2],
+    },
+    #[error(
+        "{given} is not within {least} and {most}, nor 0, which is as much as the uplink leaves"
+    )]
+    Mtu { given: i64, least: i64, most: i64 },
     #[error("{0:?} is not a number")]
     Number(String),
     #[error("{0:?} is neither true nor false")]

@@ -10,10 +10,10 @@ use ipnet::IpNet;
 use super::{FileName, Store, contents::File};
 use crate::{
     datastore::{
-        convert::{Migration, Value},
+        convert::{Flaw, Migration, Value},
         document::{Kind, ObjectKey},
         selector::Labels,
-        settings::{Effective, Settings},
+        settings::{Clash, Effective, Settings},
     },
     event::{Event, MigrationRole, Node, Workload, WorkloadKey},
 };
@@ -122,30 +122,40 @@ impl Store {
         });
         Sight {
             store: self,
-            effective: self.settings(),
+            effective: self.settings().0,
             migrations: migrations.collect(),
         }
     }
 
-    /// The settings of our node: its own before those of a selection that it belongs to, and
-    /// those before the cluster's.
-    pub(super) fn settings(&self) -> Effective {
-        let named = |name: &str| match self.value(Kind::FelixConfiguration, name) {
-            Some(Value::Settings(settings)) => Some(settings),
-            _ => None,
+    /// What is in force on our node, and what does not go together, with the object that sets it: its own
+    /// settings come before those of a selection that it belongs to, and those before the cluster's.
+    pub(super) fn settings(&self) -> (Effective, Vec<(ObjectKey, Flaw)>) {
+        let named = |name: &str| {
+            let key = ObjectKey {
+                name: name.into(),
+                ..ObjectKey::first(Kind::FelixConfiguration)
+            };
+            match self.objects.value(&key) {
+                Some(Value::Settings(settings)) => Some((key, settings)),
+                _ => None,
+            }
         };
-        let sources: Vec<&Settings> = named(&format!("node.{}", self.node))
-            .into_iter()
-            .chain(self.selected_settings())
-            .chain(named("default"))
-            .collect();
-        Effective::resolve(&sources)
+        let (keys, sources): (Vec<ObjectKey>, Vec<&Settings>) =
+            named(&format!("node.{}", self.node))
+                .into_iter()
+                .chain(self.selected_settings())
+                .chain(named("default"))
+                .unzip();
+        let mut clashes = Vec::new();
+        let effective = Effective::resolve(&sources, &mut clashes);
+        let object = |Clash { source, flaw }| Some((keys.get(source)?.clone(), flaw));
+        (effective, clashes.into_iter().filter_map(object).collect())
     }
 
     /// Of the settings for selections of nodes those that hold on ours: the oldest, and of several
     /// as old the one whose name comes first. None as long as our node, and so its labels, is not
     /// known.
-    fn selected_settings(&self) -> Option<&Settings> {
+    fn selected_settings(&self) -> Option<(ObjectKey, &Settings)> {
         let Some(Value::Node(_, labels)) = self.value(Kind::Node, &self.node) else {
             return None;
         };
@@ -158,7 +168,7 @@ impl Store {
             }
         });
         let oldest = selected.min_by_key(|(key, selected)| (&selected.created, *key));
-        oldest.map(|(_, selected)| &selected.settings)
+        oldest.map(|(key, selected)| (key.clone(), &selected.settings))
     }
 
     /// What the object of that name means, of a kind without namespaces.

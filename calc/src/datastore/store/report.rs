@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{FileName, ObjectKey, Store, contents::Note};
+use super::{super::convert::Flaw, FileName, ObjectKey, Store, contents::Note};
 
 /// Problems so far.
 #[derive(Default)]
@@ -60,7 +60,11 @@ impl Store {
             );
             self.object(report, key, text);
         }
-        if !self.settings().spoofing {
+        let (effective, clashes) = self.settings();
+        for (key, Flaw { field, rule }) in clashes {
+            self.object(report, &key, format!("{key}: {field}: {rule}"));
+        }
+        if !effective.spoofing {
             for key in self.objects.spoofers() {
                 let text = format!(
                     "{key}: spec.allowSpoofedSourcePrefixes: needs workloadSourceSpoofing Any \
