@@ -14,11 +14,13 @@ use ipc_proto::{
     view::{Kind, Row, Rows, RowsRequest},
 };
 use serde_bytes::ByteBuf;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use zbus::{Connection, OwnedVariant, proxy::CacheProperties};
 
 /// How long a process may take to answer a connection or say what it is.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long until a process is asked again whether it is done.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A process, by its face.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,9 +176,26 @@ pub(crate) async fn rows(
     }
 }
 
-/// Tells `calc` to begin anew.
-pub(crate) async fn resync(calc: &Connection) -> zbus::Result<()> {
-    calc_proxy(calc).await?.resync().await
+/// Has `calc` read the kernel back, and returns how long it took until it had; nothing if that is longer
+/// than `patience`.
+pub(crate) async fn resync(
+    calc: &Connection,
+    patience: Duration,
+) -> zbus::Result<Option<Duration>> {
+    let calc = calc_proxy(calc).await?;
+    let before = calc.resyncs().await?;
+    let start = Instant::now();
+    calc.resync().await?;
+    let read = async {
+        while calc.resyncs().await? == before {
+            sleep(PAUSE).await;
+        }
+        Ok(start.elapsed())
+    };
+    match timeout(patience, read).await {
+        Ok(read) => read.map(Some),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Makes calls to `calc`.

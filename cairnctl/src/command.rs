@@ -1,6 +1,6 @@
 //! The command line, and what each command does: ask, then render.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
 use ipc_proto::view::Kind;
@@ -40,8 +40,12 @@ enum Command {
     },
     /// Show what is not as it should be, and why; fails if there is anything.
     Diff,
-    /// Have the kernel read back and repaired.
-    Resync,
+    /// Have the kernel read back and repaired; fails unless it has been read in time.
+    Resync {
+        /// How long to wait for that, in seconds.
+        #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+        wait: u16,
+    },
 }
 
 /// Which table; the BPF routes if nothing else is asked for.
@@ -95,6 +99,11 @@ pub(crate) enum Error {
     Follow(#[from] FollowError),
     #[error("calc does not resync: {0}")]
     Resync(zbus::Error),
+    #[error(
+        "calc was asked, but has not read the kernel back within {0} s: cairnctl status may tell why; \
+         it will when it can"
+    )]
+    Unread(u16),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -150,13 +159,15 @@ pub(crate) async fn run(args: &Args) -> Result<(String, bool), Error> {
             let good = listings.iter().all(|(_, rows)| rows.is_empty());
             Ok((rows::diff(listings, args.json), good))
         }
-        Command::Resync => {
+        Command::Resync { wait } => {
             let calc = open_calc(args).await?;
-            client::resync(&calc).await.map_err(Error::Resync)?;
+            let read = client::resync(&calc, Duration::from_secs(wait.into())).await;
+            let took = read.map_err(Error::Resync)?.ok_or(Error::Unread(wait))?;
+            let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
             let text = if args.json {
-                document(&json!({ "resync": "acknowledged" }))
+                document(&json!({ "resync": "read", "ms": took }))
             } else {
-                "calc reads the kernel back and repairs what differs\n".to_owned()
+                format!("calc has read the kernel back in {took} ms, and repairs what differs\n")
             };
             Ok((text, true))
         }

@@ -30,7 +30,7 @@ pub(crate) fn text(answers: &Answers) -> String {
             Err(error) => format!("{name}: not reachable: {error}\n"),
             Ok(properties) => {
                 let row = |(name, value): (&String, &OwnedVariant)| {
-                    vec![format!("  {name}"), table::text(&cell(value))]
+                    vec![format!("  {name}"), shown(name, value)]
                 };
                 let rows: Vec<_> = properties.iter().map(row).collect();
                 format!("{name}:\n{}", table::align(&rows))
@@ -57,6 +57,15 @@ pub(crate) fn json(answers: &Answers) -> Value {
         .map(|(face, answer)| (face.name().to_owned(), process(answer)))
         .collect();
     processes.into()
+}
+
+/// Returns a property as a reader likes it.
+fn shown(name: &str, value: &Variant<'_>) -> String {
+    match (name, value) {
+        ("ReadingAge", Variant::U64(u64::MAX)) => "not read yet".to_owned(),
+        ("ReadingAge", Variant::U64(ms)) => format!("{}.{:03} s", ms / 1000, ms % 1000),
+        (_, _) => table::text(&cell(value)),
+    }
 }
 
 /// Returns a property as a cell.
@@ -128,6 +137,14 @@ calc:
   Problems     a,b
 "
         );
+    }
+
+    #[test]
+    fn a_reader_sees_how_old_the_last_reading_is() {
+        for (age, text) in [(61_007_u64, "61.007 s"), (u64::MAX, "not read yet")] {
+            assert_eq!(shown("ReadingAge", &age.into()), text);
+            assert_eq!(shown("Incarnation", &age.into()), age.to_string());
+        }
     }
 
     #[test]

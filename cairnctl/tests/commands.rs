@@ -37,12 +37,14 @@ struct Calc {
     pages: u64,
     /// Has whoever has read all pages told to read them again.
     reset: Arc<Notify>,
+    /// It takes requests and does nothing.
+    idle: bool,
 }
 
 #[zbus::interface(name = "io.cairn.Calc1")]
 impl Calc {
     fn resync(&mut self) -> fdo::Result<()> {
-        self.resyncs += 1;
+        self.resyncs += u64::from(!self.idle);
         if self.in_sync {
             Ok(())
         } else {
@@ -121,6 +123,11 @@ impl Calc {
     #[zbus(property)]
     fn in_sync(&self) -> bool {
         self.in_sync
+    }
+
+    #[zbus(property)]
+    fn resyncs(&self) -> u64 {
+        self.resyncs
     }
 
     #[zbus(property)]
@@ -214,6 +221,7 @@ fn serve_with(in_sync: bool, reset: Arc<Notify>) -> TempDir {
         resyncs: 0,
         pages: 0,
         reset,
+        idle: false,
     };
     serve(dir.path(), bus::socket::CALC, bus::CALC_PATH, calc);
     serve(
@@ -361,14 +369,43 @@ fn only_one_table_can_be_asked_for() {
 }
 
 #[test]
-fn resync_reports_what_calc_answered() {
+fn resync_waits_for_the_reading() {
     let dir = serve_all(true);
     let output = cairnctl(dir.path(), &["resync"]);
-    assert_eq!(
-        stdout(&output),
-        "calc reads the kernel back and repairs what differs\n"
+    assert!(
+        stdout(&output).starts_with("calc has read the kernel back in "),
+        "{}",
+        stdout(&output)
     );
     assert_eq!(output.status.code(), Some(0));
+    let output = cairnctl(dir.path(), &["resync", "--json"]);
+    let json: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(json["resync"], "read");
+}
+
+#[test]
+fn resync_says_so_if_nothing_is_read_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let calc = Calc {
+        in_sync: true,
+        resyncs: 7,
+        pages: 0,
+        reset: Arc::default(),
+        idle: true,
+    };
+    serve(dir.path(), bus::socket::CALC, bus::CALC_PATH, calc);
+    let output = cairnctl(dir.path(), &["resync", "--wait", "1"]);
+    assert!(
+        stderr(&output)
+            .starts_with("cairnctl: calc was asked, but has not read the kernel back within 1 s"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn resync_reports_why_calc_does_not() {
     let dir = serve_all(false);
     let output = cairnctl(dir.path(), &["resync"]);
     assert!(

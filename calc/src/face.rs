@@ -1,6 +1,7 @@
 //! What `calc` shows and takes on D-Bus: `io.cairn.Calc1`.
 //!
-//! It holds no state: it reads what the shell last published and passes requests on to it.
+//! It holds no state: it reads what the shell last published and passes requests on to it. It looks at
+//! the clock for an age that is asked for, and for nothing else.
 
 #![expect(
     clippy::disallowed_types,
@@ -9,7 +10,7 @@
 
 mod signals;
 
-use std::{collections::BTreeMap, future::pending};
+use std::{collections::BTreeMap, future::pending, time::Instant};
 
 use ipc_proto::{
     Incarnation,
@@ -65,6 +66,10 @@ pub(crate) struct Status {
     pub(crate) held: usize,
     /// How often the kernel was read back.
     pub(crate) resyncs: u64,
+    /// When it last was.
+    pub(crate) read: Option<Instant>,
+    /// How many batches the helper has answered.
+    pub(crate) batches: u64,
     /// How much a reading found otherwise than it was known to be.
     pub(crate) drift: BTreeMap<Kind, u64>,
     /// What is wrong at present.
@@ -276,6 +281,20 @@ impl Face {
     #[zbus(property)]
     fn resyncs(&self) -> u64 {
         self.status.borrow().resyncs
+    }
+
+    /// How long ago the kernel was last read back, in milliseconds; 2^64-1 if it has not been yet.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn reading_age(&self) -> u64 {
+        let read = self.status.borrow().read;
+        let age = read.map(|read| tokio::time::Instant::from_std(read).elapsed().as_millis());
+        age.map_or(u64::MAX, |age| u64::try_from(age).unwrap_or(u64::MAX))
+    }
+
+    /// How many batches of changes the helper has answered since this process started.
+    #[zbus(property)]
+    fn batches(&self) -> u64 {
+        self.status.borrow().batches
     }
 
     /// How much a reading found otherwise than it was known to be, by kind: what others have changed,

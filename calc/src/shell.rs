@@ -1,6 +1,6 @@
 //! The process: one loop that feeds the cores and carries out what they ask for.
 //!
-//! The only place that reads the clock. What is queued is taken in before anything is computed, so
+//! The only place that reads the clock, but for the face's answer to how old a reading is. What is queued is taken in before anything is computed, so
 //! a burst of changes is one computation; no side keeps the others from their turn. Ending leaves
 //! the kernel as it is.
 

@@ -3,7 +3,9 @@
 //! One client at a time, of one user; a new one replaces the old one. Requests are passed on in
 //! their order, one at a time; nothing here looks into them.
 
-use std::{io, mem, thread};
+mod journal;
+
+use std::{io, mem, thread, time::Instant};
 
 use ipc_proto::{
     FlowsDone,
@@ -20,6 +22,7 @@ use tokio::{
 };
 use zbus::{fdo, object_server::SignalEmitter};
 
+use self::journal::Journal;
 use crate::{
     conntrack::Flushed,
     pages::Pages,
@@ -106,8 +109,8 @@ impl Worker {
 }
 
 /// Logs a refusal and makes it the answer.
-fn refused(refusal: &Refusal) -> fdo::Error {
-    tracing::warn!(%refusal, "refused a request");
+fn refused(journal: &Journal, refusal: &Refusal) -> fdo::Error {
+    journal.warn(format_args!("refused a request: {refusal}"));
     dbus_error(refusal)
 }
 
@@ -127,6 +130,7 @@ fn dbus_error(refusal: &Refusal) -> fdo::Error {
 struct DataplaneObject {
     worker: Worker,
     hangup: Hangup,
+    journal: Journal,
     /// What is left of the snapshot for the last `Hello`.
     pages: Option<Pages>,
 }
@@ -151,7 +155,7 @@ impl DataplaneObject {
         self.is_current()?;
         self.pages = None;
         let granted = self.worker.ask(|answer| Job::Hello(hello, answer)).await?;
-        let (welcome, pages) = granted.map_err(|refusal| refused(&refusal))?;
+        let (welcome, pages) = granted.map_err(|refusal| refused(&self.journal, &refusal))?;
         self.pages = Some(pages);
         Ok(ByteBuf::from(welcome))
     }
@@ -163,7 +167,7 @@ impl DataplaneObject {
             None => Err(Refusal::NoPage),
         };
         page.map(|(last, page)| (last, ByteBuf::from(page)))
-            .map_err(|refusal| refused(&refusal))
+            .map_err(|refusal| refused(&self.journal, &refusal))
     }
 
     /// Applies a batch.
@@ -172,7 +176,7 @@ impl DataplaneObject {
         let answer = self.worker.ask(|answer| Job::Apply(batch, answer)).await?;
         answer
             .map(ByteBuf::from)
-            .map_err(|refusal| refused(&refusal))
+            .map_err(|refusal| refused(&self.journal, &refusal))
     }
 
     /// Interfaces have changed.
@@ -196,6 +200,7 @@ pub async fn serve(
     watched: Watched,
     flushed: Flushed,
 ) -> io::Result<()> {
+    let journal = Journal::new(Instant::now());
     let mut served: Option<JoinHandle<()>> = None;
     loop {
         let stream = bus::accept(&listener, |uid| uid == calc.as_raw()).await?;
@@ -206,10 +211,11 @@ pub async fn serve(
             worker.end().await;
         }
         let (worker, watched, flushed) = (worker.clone(), watched.clone(), flushed.subscribe());
+        let journal = journal.clone();
         served = Some(tokio::spawn(async move {
-            match serve_client(stream, &worker, &watched, flushed).await {
-                Ok(()) => tracing::info!("calc went away"),
-                Err(error) => tracing::warn!(%error, "lost the connection to calc"),
+            match serve_client(stream, &worker, &watched, flushed, &journal).await {
+                Ok(()) => journal.info("calc went away"),
+                Err(error) => journal.warn(format_args!("lost the connection to calc: {error}")),
             }
             worker.end().await;
         }));
@@ -230,11 +236,13 @@ async fn serve_client(
     worker: &Worker,
     watched: &Watched,
     mut flushed: Receiver<FlowsDone>,
+    journal: &Journal,
 ) -> zbus::Result<()> {
     let closing = Closing(Hangup::default());
     let object = DataplaneObject {
         worker: worker.clone(),
         hangup: closing.0.clone(),
+        journal: journal.clone(),
         pages: None,
     };
     let connection = bus::server_until(stream, &closing.0)

@@ -9,13 +9,19 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     net::IpAddr,
+    os::unix::net::UnixListener,
+    path::Path,
     process::{Child, Command, Stdio},
+    thread,
 };
 
+use command_fds::{CommandFdExt, FdMapping};
+use ipc_proto::bus;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use serde_bytes::ByteBuf;
 use serde_json::Value;
 use tests::{
     flows::{self, Flow},
@@ -24,6 +30,7 @@ use tests::{
     wait::{PATIENCE, eventually},
     world::{self, Node, Process},
 };
+use zbus::fdo;
 
 /// The address that is frontend's, and cart's once it has moved.
 const ADDRESS: &str = "10.244.1.2";
@@ -210,7 +217,9 @@ fn a_helper_that_dies_while_it_is_to_read_is_asked_again() {
             let helper = node.pid(Process::Helper);
             let resyncs = property(node, "/calc/properties/Resyncs");
             signal(helper, Signal::SIGSTOP);
-            assert!(node.cairnctl("resync").output().unwrap().status.success());
+            let asked = node.cairnctl("resync --wait 0").output().unwrap();
+            let told = String::from_utf8_lossy(&asked.stderr);
+            assert!(told.contains("has not read the kernel back"), "{told}");
             // An answer of calc that is later than its question to the helper.
             assert!(node.cairnctl("diff").output().unwrap().status.success());
             signal(helper, Signal::SIGKILL);
@@ -396,4 +405,78 @@ fn the_death_of_the_system_bus_changes_nothing() {
         assert_eq!(Process::ALL.map(|process| node.pid(process)), before);
         assert_eq!(property(node, "/calc/properties/Resyncs"), resyncs);
     });
+}
+
+/// A helper of another release, as far as calc gets with it.
+struct OtherRelease;
+
+#[zbus::interface(name = "io.cairn.Dataplane1")]
+impl OtherRelease {
+    #[expect(
+        clippy::unused_self,
+        clippy::used_underscore_binding,
+        reason = "a method of the interface"
+    )]
+    fn hello(&self, _hello: ByteBuf) -> fdo::Result<ByteBuf> {
+        Err(fdo::Error::NotSupported("speaks version 77".to_owned()))
+    }
+}
+
+/// Serves it to one client after the other for as long as the test runs.
+fn serve_other_release(socket: &Path) {
+    let listener = UnixListener::bind(socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+            loop {
+                let stream = bus::accept(&listener, |_| true).await.unwrap();
+                let server = bus::server(stream).serve_at(bus::DATAPLANE_PATH, OtherRelease);
+                let connection = server.build().await.unwrap();
+                tokio::spawn(async move { connection.closed().await });
+            }
+        });
+    });
+}
+
+#[test]
+fn a_helper_of_another_release_is_told_by_cairnctl() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    fs::create_dir(path("datastore")).unwrap();
+    let config = format!(
+        "node_name = 'node-1'\nruntime_dir = {0:?}\ndatastore_dir = {1:?}\n",
+        dir.path(),
+        path("datastore")
+    );
+    fs::write(path("calc.toml"), config).unwrap();
+    serve_other_release(&path(bus::socket::DATAPLANE));
+    let face = FdMapping {
+        parent_fd: UnixListener::bind(path(bus::socket::CALC)).unwrap().into(),
+        child_fd: 3,
+    };
+    let mut calc = Command::new(world::built().join("cairn-calc"))
+        .arg("--config")
+        .arg(path("calc.toml"))
+        .env("LISTEN_FDS", "1")
+        .env_remove("LISTEN_PID")
+        .stderr(Stdio::null())
+        .fd_mappings(vec![face])
+        .unwrap()
+        .spawn()
+        .unwrap();
+    eventually("cairnctl tells why", || {
+        let mut status = Command::new(world::built().join("cairnctl"));
+        status.arg("--runtime-dir").arg(dir.path()).arg("status");
+        let output = status.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let told = text.contains("speaks version 77") && !output.status.success();
+        told.then_some(()).ok_or(text)
+    });
+    calc.kill().unwrap();
+    calc.wait().unwrap();
 }

@@ -9,6 +9,7 @@
 
 use std::{
     collections::BTreeMap,
+    future::pending,
     mem,
     path::Path,
     sync::{Arc, Mutex},
@@ -21,7 +22,7 @@ use ipc_proto::{
 use ipnet::IpNet;
 use serde::Serialize;
 use serde_bytes::ByteBuf;
-use tokio::net::UnixListener;
+use tokio::{net::UnixListener, sync::Notify};
 use zbus::{Connection, fdo};
 
 /// What the helper holds and what it shall do.
@@ -33,6 +34,10 @@ pub(crate) struct State {
     pub(crate) seq: u64,
     /// What to signal before the next `Hello` is answered.
     pub(crate) feeds: Vec<Feed>,
+    /// Whether the second page never comes.
+    pub(crate) stuck: bool,
+    /// Told when that is asked for.
+    pub(crate) asked: Arc<Notify>,
     lease: u64,
 }
 
@@ -48,6 +53,8 @@ impl Default for Helper {
             version: ipc_proto::VERSION,
             seq: 0,
             feeds: Vec::new(),
+            stuck: false,
+            asked: Arc::default(),
             lease: 0,
         })))
     }
@@ -66,6 +73,15 @@ impl Helper {
         let stream = bus::accept(listener, |_| true).await.unwrap();
         let builder = bus::server(stream).serve_at(bus::DATAPLANE_PATH, self.clone());
         builder.build().await.unwrap()
+    }
+
+    fn is_stuck(&self, page: u32) -> bool {
+        let state = self.0.lock().unwrap();
+        let stuck = state.stuck && page == 1;
+        if stuck {
+            state.asked.notify_one();
+        }
+        stuck
     }
 
     /// Ends all leases.
@@ -112,8 +128,11 @@ impl Helper {
         }))
     }
 
-    fn page(&self, request: ByteBuf) -> fdo::Result<(bool, ByteBuf)> {
+    async fn page(&self, request: ByteBuf) -> fdo::Result<(bool, ByteBuf)> {
         let request: PageRequest = codec::decode(&request).unwrap();
+        if self.is_stuck(request.page) {
+            pending::<()>().await;
+        }
         let state = self.0.lock().unwrap();
         if request.lease != Lease(state.lease) {
             return Err(fdo::Error::InvalidArgs("another lease".to_owned()));

@@ -206,6 +206,31 @@ async fn a_helper_that_dies_is_waited_for() {
 }
 
 #[tokio::test]
+async fn a_helper_that_dies_between_two_pages_has_read_nothing() {
+    let mut bench = Bench::new();
+    let prefix = "10.1.0.0/16".parse().unwrap();
+    let asked = {
+        let mut helper = bench.helper.0.lock().unwrap();
+        helper.bpf.insert(prefix, BpfRoute::default());
+        helper.stuck = true;
+        std::sync::Arc::clone(&helper.asked)
+    };
+    let (connection, requests) = bench.connect().await;
+    requests.send(Request::Hello).await.unwrap();
+    soon(asked.notified()).await;
+    drop(connection.close().await);
+    // And not that what has come so far is all.
+    let error = bench.error().await;
+    assert!(matches!(error, Error::Closed), "{error}");
+
+    bench.helper.0.lock().unwrap().stuck = false;
+    let (_connection, requests) = bench.connect().await;
+    let (_, reading) = bench.welcome(&requests).await;
+    let route = Observed::BpfRoute(prefix, Some(BpfRoute::default()));
+    assert_eq!(reading, [route].into_iter().collect());
+}
+
+#[tokio::test]
 async fn a_lost_lease_ends_the_connection() {
     let mut bench = Bench::new();
     let (_connection, requests) = bench.connect().await;

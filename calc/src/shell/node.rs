@@ -66,6 +66,10 @@ pub(super) struct Node {
     links: Vec<LinkEvent>,
     applies: u64,
     resyncs: u64,
+    /// When the kernel was last read back.
+    read: Option<Instant>,
+    /// How many batches the helper has answered.
+    batches: u64,
     /// Whether the kernel has once held all that the datastore asks for.
     was_in_sync: bool,
     started: Instant,
@@ -111,6 +115,8 @@ impl Node {
             links: Vec::new(),
             applies: 0,
             resyncs: 0,
+            read: None,
+            batches: 0,
             was_in_sync: false,
             started: now,
             complete: None,
@@ -167,6 +173,7 @@ impl Node {
                     tracing::info!("the helper has granted a lease");
                 }
                 self.resyncs += 1;
+                self.read = Some(now);
                 self.refresh.restart(now);
                 // What was heard before is older than what was read.
                 self.hear_links(now);
@@ -175,7 +182,10 @@ impl Node {
                 self.news.reading = true;
                 Input::Welcome(welcome, reading)
             }
-            dataplane::Event::Ack(ack) => Input::Ack(ack),
+            dataplane::Event::Ack(ack) => {
+                self.batches += 1;
+                Input::Ack(ack)
+            }
             dataplane::Event::Flushed(done) => Input::Flushed(done),
         };
         self.news.answer = true;

@@ -136,6 +136,10 @@ async fn the_kernel_is_put_right_again_after_each_way_to_ask_for_it() {
         swept(&helper).await;
         eventually("in sync again", in_sync).await;
         assert_eq!(property::<u64>(&calc, "Resyncs").await, 3);
+        let age = property::<u64>(&calc, "ReadingAge").await;
+        assert_ne!(age, u64::MAX, "it was read");
+        // What was swept, each time.
+        assert_eq!(property::<u64>(&calc, "Batches").await, 3);
 
         let request = codec::encode(&RowsRequest {
             kind: Kind::BpfRoutes,

@@ -71,6 +71,9 @@ pub trait Calc1 {
     /// Whether the kernel holds all that the datastore asks for.
     #[zbus(property)]
     fn in_sync(&self) -> zbus::Result<bool>;
+    /// How often the kernel was read back.
+    #[zbus(property)]
+    fn resyncs(&self) -> zbus::Result<u64>;
     /// How much a reading found otherwise than it was known to be, by the name of its
     /// [kind](crate::view::Kind).
     #[zbus(property)]

@@ -3,6 +3,8 @@
 //! A request is served in two halves, between which anything can happen to the kernel: interfaces
 //! are read and the rest after them; steps are checked and carried out after that.
 
+mod write;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     mem,
@@ -17,12 +19,12 @@ use ipnet::IpNet;
 use privhelper::{
     links::{Links, Unseen},
     order::{self, Checked},
-    policy::{Permitted, Policy},
+    policy::Policy,
 };
 
 use super::{
     bug::Bug,
-    kernel::{Device, Disturbed, ENOMEM, Entry, Kernel, Key},
+    kernel::{Device, Disturbed, Entry, Kernel},
     rules::{Broken, Sight, Watchman},
     tally::Tally,
 };
@@ -324,7 +326,7 @@ impl Helper {
                 if let Some(fuse) = &mut ground.faults.fuse {
                     *fuse -= 1;
                 }
-                match write(permitted, &sight, ground) {
+                match write::write(permitted, &sight, ground) {
                     Ok(outcome) => outcomes.push(outcome),
                     Err(rule) => broken = Err(rule),
                 }
@@ -353,65 +355,6 @@ impl Helper {
             Lane::Flows => Message::Flushed(FlowsDone { lease, id, failed }),
         }))
     }
-}
-
-/// Makes one change, or has it fail, and has it looked at.
-fn write(
-    permitted: &Permitted,
-    sight: &Sight,
-    ground: &mut Ground<'_>,
-) -> Result<Result<(), OpError>, Broken> {
-    let op = permitted.op();
-    // These alone go by the name, so the helper asks the kernel for it.
-    if let Op::LinkSettings(link, Some(_)) = op
-        && ground.kernel.index(&link.name) != Some(link.index)
-    {
-        ground.watchman.fault();
-        return Ok(Err(OpError::StaleLink(link.clone())));
-    }
-    let errno = |errno| OpError::Kernel {
-        call: "model".to_owned(),
-        errno,
-    };
-    let fails = ground.faults.failing > 0;
-    if fails {
-        ground.faults.failing -= 1;
-        ground.tally.add("faults hit");
-        ground.watchman.fault();
-        // A change of a BPF map is made or it is not; of others that is not known.
-        if matches!(op, Op::BpfRoute(..)) {
-            return Ok(Err(errno(ENOMEM)));
-        }
-        ground.kernel.disturbed.keys.extend(Key::of(op));
-        if !ground.faults.made {
-            return Ok(Err(errno(ENOMEM)));
-        }
-    }
-    ground
-        .watchman
-        .before(op, ground.kernel, ground.policy, sight, ground.tally)?;
-    if let (Some(Bug::BreakBeforeMake), Op::BpfRoute(prefix, Some(_))) = (ground.bug, op)
-        && ground.kernel.bpf.remove(prefix).is_some()
-    {
-        ground.watchman.uncovered(prefix, ground.kernel)?;
-    }
-    if let (Some(Bug::OthersRoutes), Op::KernelRoute(key, None)) = (ground.bug, op) {
-        ground.kernel.routes.remove(key);
-    }
-    if ground.bug == Some(Bug::FlushSkipped) && matches!(op, Op::FlowFlush(_)) {
-        return Ok(Ok(()));
-    }
-    let outcome = ground.kernel.write(op, ground.policy, &sight.latest);
-    if outcome.is_err() {
-        ground.kernel.disturbed.keys.extend(Key::of(op));
-    }
-    ground
-        .watchman
-        .after(op, ground.kernel, ground.policy, sight, outcome.is_ok())?;
-    if fails {
-        return Ok(Err(errno(ENOMEM)));
-    }
-    Ok(outcome.map_err(errno))
 }
 
 /// Returns whether who knew an interface as `before` can tell from `after` that it lost something.

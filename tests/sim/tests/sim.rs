@@ -181,6 +181,33 @@ fn an_address_that_only_a_pool_has_had_a_pod_before() {
     assert_eq!(replay(&Script { setup, steps }, None).err(), None);
 }
 
+#[test]
+fn what_was_heard_before_a_reading_is_older_than_it() {
+    let mut steps = vec![
+        Step::Link(Slot::Cali(1), Motion::Add),
+        Step::Link(Slot::Cali(3), Motion::Add),
+    ];
+    steps.extend((0..4).map(|n| Step::Document(Doc::Node(n), Some(0))));
+    steps.extend([
+        Step::Document(Doc::Pool(0), Some(5)),
+        Step::Document(Doc::Workload(1), Some(5)),
+        Step::Document(Doc::Workload(3), Some(15)),
+        Step::Flow(5),
+        Step::Link(Slot::Cali(1), Motion::Rename(5)),
+        Step::Flow(4),
+        Step::Link(Slot::Cali(3), Motion::Down),
+        Step::Flow(1),
+        Step::Link(Slot::Cali(3), Motion::Up),
+    ]);
+    let setup = Setup {
+        bpf_max_entries: 120,
+        max_steps: 11,
+        narrow: false,
+        throttled: true,
+    };
+    assert_eq!(replay(&Script { setup, steps }, None).err(), None);
+}
+
 fn passes(steps: Vec<Step>) {
     let setup = Setup {
         bpf_max_entries: 120,

@@ -100,6 +100,12 @@ impl Cairn {
         )
     }
 
+    /// Returns how many batches the helper has answered.
+    async fn batches(&self) -> u64 {
+        let properties = read(&self.calc, bus::CALC_PATH, "io.cairn.Calc1").await;
+        property(&properties, "Batches")
+    }
+
     /// Waits until nothing is left to do, and the kernel was read back more than `resyncs` times.
     async fn in_sync_again(&self, resyncs: u64) {
         let wait = async {

@@ -96,7 +96,7 @@ async fn measure(groups: &[String]) -> Vec<Metric> {
         metrics.extend(processes::full_map().await);
     }
     if asked("e2e.storm") {
-        metrics.push(processes::storm().await);
+        metrics.extend(processes::storm().await);
     }
     if asked("idle.cpu") {
         metrics.push(processes::idle().await);

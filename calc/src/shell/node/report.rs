@@ -103,6 +103,8 @@ impl Node {
             pending: counts.pending,
             held: counts.held + counts.contested,
             resyncs: self.resyncs,
+            read: self.read,
+            batches: self.batches,
             drift: self.reconciler.drift().clone(),
             problems,
         };

@@ -37,13 +37,13 @@ const FLOWS: u16 = 10;
 /// How many addresses a block has.
 const BLOCK: u32 = 64;
 
-/// Measures the processor time of all three processes while endpoints are made and removed as a
-/// network plugin does it: link and document come and go.
+/// Measures the processor time of all three processes, and counts the batches, while endpoints are made
+/// and removed as a network plugin does it: link and document come and go.
 ///
 /// # Panics
 ///
 /// If one of them has no route, a flow of one is left, or anything else is not as before.
-pub async fn storm() -> Metric {
+pub async fn storm() -> [Metric; 2] {
     let blocks = 0..ENDPOINTS.div_ceil(BLOCK);
     let own: String = blocks
         .map(|nth| Cluster::block_document(Cairn::ROUTES + nth, 0))
@@ -55,6 +55,7 @@ pub async fn storm() -> Metric {
     let before = cairn.node.kernel_state();
     let pids = cairn.pids().await;
     let cpu = pids.cpu();
+    let batches = cairn.batches().await;
     let netns = &cairn.node.netns;
     let storm = netns.within(move || come_and_go(&datastore));
     storm.join().unwrap();
@@ -70,12 +71,16 @@ pub async fn storm() -> Metric {
     clean.join().unwrap();
     cairn.in_sync_again(0).await;
     let cpu = pids.cpu().saturating_sub(cpu);
+    let batches = u32::try_from(cairn.batches().await - batches).unwrap();
     assert!(
         cairn.node.kernel_state() == before,
         "the kernel is not as it was"
     );
     cairn.remove();
-    Metric::once("e2e.storm", "s", cpu.as_secs_f64()).asked(Figure::Median, 2.5)
+    [
+        Metric::once("e2e.storm", "s", cpu.as_secs_f64()).asked(Figure::Median, 2.5),
+        Metric::once("e2e.storm.batches", "batches", batches.into()).asked(Figure::Median, 120.0),
+    ]
 }
 
 /// Makes and removes all endpoints at an even pace. One that has its route gets flows; it goes when it

@@ -1,0 +1,120 @@
+//! What a node asks of the helper, and what must hold of that.
+
+use std::time::Instant;
+
+use calc::{Input, Output};
+use ipc_proto::{Batch, FlowsDone, Lane, Op};
+
+use super::{Asked, Node, is_set};
+use crate::{
+    bug::Bug,
+    helper::Arrival,
+    kernel::Key,
+    rules::{Broken, broken},
+};
+
+impl Node {
+    /// Asks for all that can be asked at present.
+    pub(super) fn send(&mut self, now: Instant) -> Result<Vec<Arrival>, Broken> {
+        let mut sent = Vec::new();
+        let clock = self.clock(now);
+        while let Some(output) = self.reconciler.poll(clock) {
+            let arrival = match output {
+                Output::Notice(_) | Output::AddressClean(_) => continue,
+                Output::Hello => {
+                    self.order.hold();
+                    Arrival::Hello
+                }
+                Output::Apply(batch) => {
+                    self.check(&batch)?;
+                    match batch.lane {
+                        Lane::State => self.batch = Some(batch.id),
+                        Lane::Flows if self.bug == Some(Bug::FlushNotAwaited) => {
+                            let (lease, id) = (batch.lease, batch.id);
+                            let failed = Vec::new();
+                            let done = FlowsDone { lease, id, failed };
+                            self.reconciler.handle(clock, Input::Flushed(done));
+                        }
+                        Lane::Flows => {}
+                    }
+                    Arrival::Apply(batch)
+                }
+            };
+            let batch = match &arrival {
+                Arrival::Apply(batch) => Some((batch.lane, batch.id)),
+                Arrival::Hello | Arrival::Late(_) | Arrival::End => None,
+            };
+            let lane = |asked: &Asked| asked.batch.map(|(lane, _)| lane);
+            let is_busy = self.asked.iter().filter(|asked| !asked.ended).any(|asked| {
+                // A lease may be asked for while flows are on their way.
+                let lane = lane(asked).unwrap_or(Lane::State);
+                lane == batch.map_or(Lane::State, |(lane, _)| lane)
+            });
+            if !self.connected || is_busy {
+                return broken("one request at a time on a lane, to who is there", arrival);
+            }
+            self.asked.push_back(Asked {
+                at: now,
+                batch,
+                ended: false,
+            });
+            sent.push(arrival);
+        }
+        match self.reconciler.poll_timeout() {
+            Some(at) if at <= clock => broken("I10: no timer spins", clock - at),
+            Some(_) | None => Ok(sent),
+        }
+    }
+
+    fn check(&self, batch: &Batch) -> Result<(), Broken> {
+        if !self.read {
+            return broken(
+                "I1: nothing is written before the datastore is in sync",
+                batch,
+            );
+        }
+        if batch.lane == Lane::Flows {
+            let is_flush = |step: &ipc_proto::Step| matches!(step.op, Op::FlowFlush(_));
+            return if batch.steps.iter().all(is_flush) {
+                Ok(())
+            } else {
+                broken("nothing but flushes on the lane of flows", batch)
+            };
+        }
+        // Where a BPF map is full, its clears come early.
+        let places = || batch.steps.iter().map(|step| place(&step.op));
+        let breaks_early = places().any(|place| place == 11 - 4);
+        if !breaks_early && !places().is_sorted() {
+            return broken("what leads to something is made after it", batch);
+        }
+        let mut clears = batch.steps.iter().filter(|step| !is_set(&step.op));
+        let sweep = clears.find(|step| {
+            let key = Key::of(&step.op);
+            !key.is_some_and(|key| self.ever_wanted.contains(&key))
+        });
+        match sweep {
+            Some(step) if !self.complete => broken("no sweep of an incomplete datastore", step),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// Returns when in a batch an op has its place: what others need is set first and cleared last.
+fn place(op: &Op) -> u8 {
+    let place = match op {
+        Op::LinkSettings(..) => 0,
+        Op::TunnelDevice(..) => 1,
+        Op::Fdb(..) => 2,
+        Op::Neighbour(..) => 3,
+        Op::BpfRoute(..) => 4,
+        Op::KernelRoute(..)
+        | Op::Rule(..)
+        | Op::Attachment(..)
+        | Op::Endpoint(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::Masquerade(_)
+        | Op::FlowFlush(_) => 5,
+    };
+    if is_set(op) { place } else { 11 - place }
+}
