@@ -198,7 +198,8 @@ pub(crate) async fn resync(
     }
 }
 
-async fn calc_proxy(connection: &Connection) -> zbus::Result<Calc1Proxy<'_>> {
+/// Makes calls to `calc`.
+pub(crate) async fn calc_proxy(connection: &Connection) -> zbus::Result<Calc1Proxy<'_>> {
     Calc1Proxy::builder(connection)
         .cache_properties(CacheProperties::No)
         .build()

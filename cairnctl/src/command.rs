@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{self, Face, Unreachable},
+    follow::{self, FollowError},
     rows, status,
 };
 
@@ -30,7 +31,13 @@ enum Command {
     /// Show the state of the processes; fails unless all answer and the kernel is in sync.
     Status,
     /// Show a table: what is, and where it differs from what should be.
-    Routes(Tables),
+    Routes {
+        #[command(flatten)]
+        tables: Tables,
+        /// Print the BPF routes as consumers are told of them, and then each change as it comes.
+        #[arg(long, conflicts_with = "Tables")]
+        follow: bool,
+    },
     /// Show what is not as it should be, and why; fails if there is anything.
     Diff,
     /// Have the kernel read back and repaired; fails unless it has been read in time.
@@ -88,6 +95,8 @@ pub(crate) enum Error {
     Unreachable(#[from] Unreachable),
     #[error("calc: {0}")]
     Rows(#[from] client::RowsError),
+    #[error("calc: {0}")]
+    Follow(#[from] FollowError),
     #[error("calc does not resync: {0}")]
     Resync(zbus::Error),
     #[error(
@@ -118,7 +127,16 @@ pub(crate) async fn run(args: &Args) -> Result<(String, bool), Error> {
             };
             Ok((text, status::good(&faces)))
         }
-        Command::Routes(tables) => {
+        Command::Routes { follow: true, .. } => {
+            let calc = open_calc(args).await?;
+            match follow::follow(&calc, args.json, crate::write).await {
+                Err(FollowError::Print(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    Ok((String::new(), true))
+                }
+                ended => Ok((String::new(), ended.map(|()| true)?)),
+            }
+        }
+        Command::Routes { tables, .. } => {
             let calc = open_calc(args).await?;
             let mut listings = Vec::new();
             for kind in tables.kinds() {

@@ -3,6 +3,7 @@
 
 mod client;
 mod command;
+mod follow;
 mod rows;
 mod status;
 mod table;
@@ -38,13 +39,16 @@ fn main() -> ExitCode {
     }
 }
 
+/// Writes to standard output.
+fn write(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
 /// Writes to standard output. Whoever has read enough may go.
 fn print(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
+    match write(text) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written,
     }

@@ -115,7 +115,7 @@ const fn state(reason: Option<&Reason>) -> &'static str {
         Some(Reason::Failed(_)) => "failing",
         Some(Reason::Contested) => "contested",
         Some(Reason::Grace) => "in grace",
-        Some(Reason::Flows) => "waiting",
+        Some(Reason::Flows | Reason::LinkDown) => "waiting",
         Some(Reason::Unread) => "kept",
     }
 }
@@ -126,6 +126,7 @@ fn detail(reason: &Reason) -> Option<String> {
         Reason::Pending => None,
         Reason::Failed(error) => Some(error.to_string()),
         Reason::Contested => Some("others undo it again and again, so it waits".to_owned()),
+        Reason::LinkDown => Some("link is down".to_owned()),
         Reason::Grace => Some("its interface is new, so it may be wanted soon".to_owned()),
         Reason::Flows => {
             Some("the flows of the address's former owner are to be forgotten first".to_owned())

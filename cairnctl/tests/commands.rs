@@ -1,22 +1,30 @@
 //! The real command against faces that are served the way the processes serve theirs.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on panics"
+)]
 
 use std::{
+    io::{BufRead, BufReader},
     os::unix::net::UnixListener as Listener,
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
+    sync::Arc,
 };
 
 use ipc_proto::{
-    BpfRoute, BpfTarget, Flags, Observed, Op, bus, codec,
+    BpfRoute, BpfTarget, Flags, Observed, Op,
+    bus::{self, RouteRow, SnapshotPage},
+    codec,
     view::{Kind, Row, Rows, RowsRequest},
 };
 use ipnet::{IpNet, Ipv4Net};
 use serde_bytes::ByteBuf;
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::net::UnixListener;
-use zbus::fdo;
+use tokio::{net::UnixListener, sync::Notify};
+use zbus::{fdo, object_server::SignalEmitter};
 
 /// How many rows the served table has, and a page of it.
 const ROWS: u32 = 25;
@@ -26,6 +34,9 @@ const PAGE: usize = 10;
 struct Calc {
     in_sync: bool,
     resyncs: u64,
+    pages: u64,
+    /// Has whoever has read all pages told to read them again.
+    reset: Arc<Notify>,
     /// It takes requests and does nothing.
     idle: bool,
 }
@@ -53,6 +64,62 @@ impl Calc {
         ByteBuf::from(codec::encode(&Rows { rows }).unwrap())
     }
 
+    /// Two pages, during which something changes; after a reset one.
+    async fn snapshot(
+        &mut self,
+        after: &str,
+        #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
+    ) -> SnapshotPage {
+        self.pages += 1;
+        let page = |seq, prefix: &str, next: &str| SnapshotPage {
+            seq,
+            routes: vec![route(prefix)],
+            next: next.to_owned(),
+            ..SnapshotPage::default()
+        };
+        match (self.pages, after) {
+            (1, "") => {
+                let old = vec![route("10.9.0.0/24")];
+                Self::routes_changed(&emitter, 5, old, Vec::new())
+                    .await
+                    .unwrap();
+                Self::address_clean(&emitter, 6, Vec::new()).await.unwrap();
+                let gone = vec!["10.2.0.0/24".to_owned()];
+                let new = vec![route("10.3.0.0/24")];
+                Self::routes_changed(&emitter, 7, new, gone).await.unwrap();
+                page(5, "10.1.0.0/24", "10.1.0.0/24")
+            }
+            (2, "10.1.0.0/24") => {
+                let (emitter, reset) = (emitter.to_owned(), Arc::clone(&self.reset));
+                tokio::spawn(async move {
+                    reset.notified().await;
+                    Self::reset(&emitter, 8).await.unwrap();
+                });
+                page(7, "10.2.0.0/24", "")
+            }
+            (3, "") => page(8, "10.4.0.0/24", ""),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[zbus(signal)]
+    async fn routes_changed(
+        emitter: &SignalEmitter<'_>,
+        seq: u64,
+        updates: Vec<RouteRow>,
+        deletes: Vec<String>,
+    ) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn address_clean(
+        emitter: &SignalEmitter<'_>,
+        seq: u64,
+        addresses: Vec<String>,
+    ) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn reset(emitter: &SignalEmitter<'_>, seq: u64) -> zbus::Result<()>;
+
     #[zbus(property)]
     fn in_sync(&self) -> bool {
         self.in_sync
@@ -67,6 +134,16 @@ impl Calc {
     #[expect(clippy::unused_self, reason = "a method of the interface")]
     fn problems(&self) -> Vec<String> {
         vec!["pool x: bad CIDR".to_owned()]
+    }
+}
+
+fn route(prefix: &str) -> RouteRow {
+    RouteRow {
+        prefix: prefix.to_owned(),
+        flags: 1,
+        next_hop: String::new(),
+        interface: "cali1".to_owned(),
+        ifindex: 7,
     }
 }
 
@@ -134,10 +211,16 @@ fn serve<F: zbus::object_server::Interface + Clone>(
 }
 
 fn serve_all(in_sync: bool) -> TempDir {
+    serve_with(in_sync, Arc::default())
+}
+
+fn serve_with(in_sync: bool, reset: Arc<Notify>) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let calc = Calc {
         in_sync,
         resyncs: 0,
+        pages: 0,
+        reset,
         idle: false,
     };
     serve(dir.path(), bus::socket::CALC, bus::CALC_PATH, calc);
@@ -244,10 +327,45 @@ fn routes_are_read_to_the_last_page() {
 }
 
 #[test]
+fn routes_are_followed_over_a_reset() {
+    let reset = Arc::new(Notify::new());
+    let dir = serve_with(true, Arc::clone(&reset));
+    let mut follower = Command::new(env!("CARGO_BIN_EXE_cairnctl"))
+        .arg("--runtime-dir")
+        .arg(dir.path())
+        .args(["routes", "--follow"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let printed = BufReader::new(follower.stdout.take().unwrap());
+    let mut lines = printed.lines().map(Result::unwrap);
+    let target = "in-pool cali1#7";
+    for line in [
+        format!("  10.1.0.0/24 {target}"),
+        format!("  10.2.0.0/24 {target}"),
+        format!("+ 10.3.0.0/24 {target}"),
+        "- 10.2.0.0/24".to_owned(),
+    ] {
+        assert_eq!(lines.next(), Some(line));
+    }
+    reset.notify_one();
+    for line in [
+        "# reset: all is read again".to_owned(),
+        format!("  10.4.0.0/24 {target}"),
+    ] {
+        assert_eq!(lines.next(), Some(line));
+    }
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+}
+
+#[test]
 fn only_one_table_can_be_asked_for() {
     let dir = tempfile::tempdir().unwrap();
-    let output = cairnctl(dir.path(), &["routes", "--kernel", "--links"]);
-    assert_eq!(output.status.code(), Some(2));
+    for other in ["--links", "--follow"] {
+        let output = cairnctl(dir.path(), &["routes", "--kernel", other]);
+        assert_eq!(output.status.code(), Some(2), "{other}");
+    }
 }
 
 #[test]
@@ -271,6 +389,8 @@ fn resync_says_so_if_nothing_is_read_in_time() {
     let calc = Calc {
         in_sync: true,
         resyncs: 7,
+        pages: 0,
+        reset: Arc::default(),
         idle: true,
     };
     serve(dir.path(), bus::socket::CALC, bus::CALC_PATH, calc);

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use ipc_proto::{Op, Tunnel};
+use ipc_proto::{KernelRoute, Op, RouteKey, Tunnel};
 use ipnet::IpNet;
 
 use crate::{
@@ -132,10 +132,30 @@ impl Calculator {
         self.index.own_node().is_some()
     }
 
+    /// Returns whether the kernel's routes are this node's to change: the configuration may leave them
+    /// to others.
+    #[must_use]
+    pub fn syncs_routes(&self) -> bool {
+        !self.index.config.route_sync_disabled
+    }
+
     /// Returns the tunnel devices that are wanted, be it that not all of what they are made of is
     /// known: such a one is to stay as it is.
     pub fn tunnels(&self) -> impl Iterator<Item = Tunnel> {
         kind::tunnels(&self.index)
+    }
+
+    /// Returns the kernel routes to endpoints of this node that are wanted once their link is up.
+    #[must_use]
+    pub fn waiting_for_links(&self) -> Vec<(RouteKey, KernelRoute)> {
+        if !self.syncs_routes() {
+            return Vec::new();
+        }
+        kind::waiting_for_links(&World {
+            index: &self.index,
+            routes: &self.resolver,
+            changed: &[],
+        })
     }
 
     /// Returns whether a tunnel device is wanted but not what it is made of.

@@ -11,7 +11,6 @@ mod selector;
 mod settings;
 mod store;
 mod tree;
-mod view;
 
 pub use self::{
     file::{Error, FileDatastore},

@@ -186,6 +186,10 @@ pub enum ServiceLoopPrevention {
 
 /// Settings, by Felix's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one of Felix's settings"
+)]
 pub struct Config {
     /// `routeSource`.
     pub route_source: RouteSource,
@@ -200,6 +204,12 @@ pub struct Config {
     /// `programClusterRoutes` has us program routes of pools without encapsulation, which Calico
     /// leaves to BIRD.
     pub program_no_encap: bool,
+    /// `routeSyncDisabled`: the kernel's routes are left to others, whatever they are.
+    pub route_sync_disabled: bool,
+    /// `ipv6Support`: whether anything of IPv6 is wanted.
+    pub ipv6: bool,
+    /// `vxlanEnabled` is not false: there are tunnel devices where pools ask for them.
+    pub vxlan: bool,
     /// `bpfRedirectToPeer`: packets between workloads of this node go straight, by packet programs.
     pub redirect_to_peer: bool,
     /// `vxlanVNI`.
@@ -237,6 +247,9 @@ impl Default for Config {
             wireguard: false,
             service_loop_prevention: ServiceLoopPrevention::default(),
             program_no_encap: false,
+            route_sync_disabled: false,
+            ipv6: true,
+            vxlan: true,
             redirect_to_peer: true,
             vxlan_vni: 4096,
             vxlan_port: 4789,

@@ -126,6 +126,19 @@ impl Index {
         }
     }
 
+    /// Returns whether anything of the family is wanted.
+    pub(crate) fn wants(&self, family: Family) -> bool {
+        match family {
+            Family::V4 => true,
+            Family::V6 => self.config.ipv6,
+        }
+    }
+
+    /// Returns whether the family has a tunnel: a pool uses one, and nobody forbids it.
+    pub(crate) fn tunnels(&self, family: Family) -> bool {
+        self.config.vxlan && self.wants(family) && self.pools.use_vxlan(family)
+    }
+
     /// Returns the resource of this node.
     pub(crate) fn own_node(&self) -> Option<&Node> {
         self.nodes.get(&self.name)

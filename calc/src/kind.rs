@@ -22,6 +22,7 @@ use std::{collections::BTreeSet, fmt::Debug};
 use ipc_proto::{Link, Op};
 use ipnet::IpNet;
 
+pub(crate) use self::kernel_routes::waiting_for_links;
 pub(crate) use self::tunnel_devices::{
     awaited as tunnel_awaited, tunnels, unknown as tunnel_unknown,
 };

@@ -12,13 +12,15 @@ pub(crate) fn of(index: &Index) -> Vec<String> {
         .chain(sources(index))
         .chain(interfaces(index))
         .chain(claims(index))
-        .chain(metrics(index))
         .collect()
 }
 
 /// The node's own addresses that no interface holds.
 fn uplinks(index: &Index) -> impl Iterator<Item = String> {
-    Family::ALL.into_iter().filter_map(|family| {
+    let wanted = Family::ALL
+        .into_iter()
+        .filter(|family| index.wants(*family));
+    wanted.filter_map(|family| {
         let own = index.own_node()?.main(family)?.addr();
         index.uplink(family).is_none().then(|| {
             format!(
@@ -32,7 +34,10 @@ fn uplinks(index: &Index) -> impl Iterator<Item = String> {
 
 /// The interfaces that routes should take their source address from, without one.
 fn sources(index: &Index) -> impl Iterator<Item = String> {
-    Family::ALL.into_iter().filter_map(|family| {
+    let wanted = Family::ALL
+        .into_iter()
+        .filter(|family| index.wants(*family));
+    wanted.filter_map(|family| {
         let SourceHint::Interface(name) = index.source_hint(family)? else {
             return None;
         };
@@ -88,27 +93,10 @@ fn claims(index: &Index) -> impl Iterator<Item = String> {
     named.chain(more)
 }
 
-/// The elevated metrics that elevate nothing.
-fn metrics(index: &Index) -> impl Iterator<Item = String> {
-    let config = &index.config;
-    let v4 = ("4", config.workload_metric_v4, config.elevated_metric_v4);
-    let v6 = ("6", config.workload_metric_v6, config.elevated_metric_v6);
-    let wrong = [v4, v6]
-        .into_iter()
-        .filter(|(_, normal, elevated)| elevated >= normal);
-    wrong.map(|(family, normal, elevated)| {
-        format!(
-            "ipv{family}ElevatedRoutePriority is {elevated}, which does not win over \
-             ipv{family}NormalRoutePriority, {normal}: packets to a workload that moves here go \
-             where it was until all have heard of it: set it lower"
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Config, Event, MigrationRole, Workload, WorkloadKey};
+    use crate::event::{Event, MigrationRole, Workload, WorkloadKey};
 
     fn endpoint(node: &str, workload: &str, nets: &[&str]) -> Event {
         let key = WorkloadKey {
@@ -144,21 +132,5 @@ mod tests {
         assert_eq!(claims(&index).collect::<Vec<_>>(), [told]);
         index.apply(endpoint("here", "b", &[]));
         assert_eq!(claims(&index).count(), 0);
-    }
-
-    #[test]
-    fn an_elevated_metric_that_wins_over_nothing_is_told() {
-        let mut index = Index::new("here".to_owned());
-        assert_eq!(metrics(&index).count(), 0);
-        for (elevated, count) in [(1023, 0), (1024, 1), (1025, 1)] {
-            index.apply(Event::Config(Config {
-                elevated_metric_v6: elevated,
-                ..Config::default()
-            }));
-            let told: Vec<_> = metrics(&index).collect();
-            assert_eq!(told.len(), count, "{told:?}");
-            let named = |text: &String| text.contains("ipv6ElevatedRoutePriority is 102");
-            assert!(told.iter().all(named), "{told:?}");
-        }
     }
 }

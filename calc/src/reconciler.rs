@@ -49,7 +49,7 @@ pub(crate) use self::{
 pub use crate::table::Counts;
 use crate::{
     flows::{Flows, News},
-    reading::Reading,
+    reading::{All, Reading},
     table::Verdict,
 };
 
@@ -72,6 +72,8 @@ pub enum Input {
         /// Whether what it does not ask for may be swept from the kernel.
         complete: bool,
     },
+    /// Whether the kernel's routes are ours to change; they are if nothing is said.
+    RouteSync(bool),
     /// The helper can be reached, perhaps for the first time.
     Connected,
     /// The helper went away, or a request got no usable answer.
@@ -244,6 +246,12 @@ impl Reconciler {
                 if self.datastore != datastore {
                     self.replan();
                     self.datastore = datastore;
+                }
+            }
+            Input::RouteSync(syncs) => {
+                if self.tables.sync_routes(syncs) {
+                    // From here on, or again, they are what is read.
+                    self.handle(now, Input::Resync);
                 }
             }
             Input::Connected => self.restart(Peer::Fresh),
@@ -514,9 +522,12 @@ impl Reconciler {
         }
     }
 
-    fn welcome(&mut self, now: Instant, welcome: &Welcome, reading: Reading) {
+    fn welcome(&mut self, now: Instant, welcome: &Welcome, mut reading: Reading) {
         if !matches!(self.peer, Peer::Greeting) {
             return;
+        }
+        if !self.tables.syncs_routes() {
+            reading.kernel_routes = All::default();
         }
         self.flows.observed(&reading);
         self.grace.all(now, &reading.links);

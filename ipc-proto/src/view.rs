@@ -89,4 +89,6 @@ pub enum Reason {
     Flows,
     /// Nobody wants it, as far as is known: not all of the datastore could be read.
     Unread,
+    /// It is made once its interface is up.
+    LinkDown,
 }

@@ -131,10 +131,10 @@ pub enum Problem {
     Protocol(&'static str, u8),
     /// A protocol number of other programs'.
     #[error(
-        "safe_protocol: {0} is given by other programs, such as `ip` itself, to their routes, and all \
-         routes that have it would count as Cairn's: choose a number of its own, such as 80"
+        "{0}: {1} is given by other programs, such as `ip` itself, to their routes, and all routes that \
+         have it would count as Cairn's: choose a number of its own, such as 80"
     )]
-    Others(u8),
+    Others(&'static str, u8),
     /// A table that is not ours to own.
     #[error("second_table: {0} is the kernel's or the main table (not 0, 253, 254 or 255)")]
     Table(u32),
@@ -184,6 +184,7 @@ struct Document {
     interface_exclude: Vec<String>,
     device_protocol: u8,
     safe_protocol: u8,
+    former_protocols: Vec<u8>,
     second_table: Option<u32>,
     remove_external_routes: bool,
     allow: Vec<IpNet>,
@@ -204,6 +205,7 @@ impl Default for Document {
             interface_exclude: vec!["kube-ipvs0".into()],
             device_protocol: 3,
             safe_protocol: 80,
+            former_protocols: Vec::new(),
             second_table: None,
             remove_external_routes: true,
             allow: Vec::new(),
@@ -261,16 +263,21 @@ impl Document {
         if !self.pin_dir.is_absolute() {
             return Err(Problem::Relative(self.pin_dir));
         }
-        for (key, protocol) in [
-            ("device_protocol", self.device_protocol),
-            ("safe_protocol", self.safe_protocol),
-        ] {
+        let former = self.former_protocols.iter();
+        let former = former.map(|protocol| ("former_protocols", *protocol));
+        for (key, protocol) in [("safe_protocol", self.safe_protocol)]
+            .into_iter()
+            .chain(former)
+        {
             if KERNEL_PROTOCOLS.contains(&protocol) {
                 return Err(Problem::Protocol(key, protocol));
             }
+            if OTHERS_PROTOCOLS.contains(&protocol) {
+                return Err(Problem::Others(key, protocol));
+            }
         }
-        if OTHERS_PROTOCOLS.contains(&self.safe_protocol) {
-            return Err(Problem::Others(self.safe_protocol));
+        if KERNEL_PROTOCOLS.contains(&self.device_protocol) {
+            return Err(Problem::Protocol("device_protocol", self.device_protocol));
         }
         if let Some(table) = self.second_table.filter(|t| RESERVED_TABLES.contains(t)) {
             return Err(Problem::Table(table));
@@ -292,6 +299,7 @@ impl Document {
             workload_prefixes: self.workload_prefixes,
             device_protocol: self.device_protocol,
             safe_protocol: self.safe_protocol,
+            former_protocols: self.former_protocols,
             second_table: self.second_table,
             remove_external_routes: self.remove_external_routes,
             allow: self.allow,

@@ -5,10 +5,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     sync::Arc,
 };
 
 use ipc_proto::{Feed, Link, LinkEvent, LinkRole, LinkState, view::Kind};
+use ipnet::IpNet;
 
 /// The most changes that wait to be told; beyond that the client must read everything again.
 const MAX_PENDING: usize = 4096;
@@ -22,11 +24,22 @@ pub struct Links {
     pending: BTreeMap<Link, LinkEvent>,
     /// Those that have been down since the last feed, whatever they are at its end.
     went_down: BTreeSet<Link>,
+    /// The addresses that those have been without since the last feed, whatever they have at its end.
+    lost: BTreeMap<Link, BTreeSet<IpNet>>,
     /// Of which kinds others have changed something since the last feed.
     drift: BTreeSet<Kind>,
     seq: u64,
     /// Too much was pending, and all of it was dropped.
     overflowed: bool,
+}
+
+/// What was heard between two readings, which no reading may show.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unseen {
+    /// The interfaces that were down, by index.
+    pub down: BTreeSet<u32>,
+    /// The addresses that were taken away, by interface.
+    pub lost: BTreeMap<u32, BTreeSet<IpAddr>>,
 }
 
 impl Links {
@@ -78,21 +91,18 @@ impl Links {
 
     /// Takes in all interfaces that there are and returns whether there is anything to tell.
     ///
-    /// `shaken` are those that were heard to be down since the last time, by index. One that is up
-    /// again has still lost what hung on it, so it is told as down and up; one that is down again may
-    /// have been up meanwhile, so it is told once more.
-    pub fn update(
-        &mut self,
-        actual: impl IntoIterator<Item = LinkState>,
-        shaken: &BTreeSet<u32>,
-    ) -> bool {
+    /// One of those in `unseen` that is up again has still lost what hung on it, so it is told as down
+    /// and up; one that is down again may have been up meanwhile, so it is told once more. One that has
+    /// an address again has lost the routes that name it, so it is told without and with it.
+    pub fn update(&mut self, actual: impl IntoIterator<Item = LinkState>, unseen: &Unseen) -> bool {
         let actual: BTreeMap<u32, LinkState> = actual
             .into_iter()
             .map(|state| (state.link.index, state))
             .collect();
-        if actual == *self.by_index && shaken.is_empty() {
+        if actual == *self.by_index && *unseen == Unseen::default() {
             return false;
         }
+        let shaken = &unseen.down;
         for (index, before) in self.by_index.iter() {
             let state = actual.get(index).filter(|state| state.link == before.link);
             match state {
@@ -111,6 +121,20 @@ impl Links {
                 }
                 Some(_) => {}
             }
+            if let Some(state) = state {
+                let heard = unseen.lost.get(index);
+                let is_lost = |own: &&IpNet| {
+                    !state.addresses.contains(own)
+                        || heard.is_some_and(|lost| lost.contains(&own.addr()))
+                };
+                let mut lost = before.addresses.iter().filter(is_lost).copied().peekable();
+                if lost.peek().is_some() {
+                    let all = self.lost.entry(before.link.clone()).or_default();
+                    all.extend(lost);
+                    let set = LinkEvent::Set(state.clone());
+                    self.pending.insert(before.link.clone(), set);
+                }
+            }
         }
         for (index, state) in &actual {
             if self.by_index.get(index) != Some(state) {
@@ -124,6 +148,7 @@ impl Links {
         if self.overflowed {
             self.pending.clear();
             self.went_down.clear();
+            self.lost.clear();
         }
         let uplinks = actual
             .values()
@@ -152,21 +177,27 @@ impl Links {
         }
         self.seq += 1 + u64::from(std::mem::take(&mut self.overflowed));
         let went_down = std::mem::take(&mut self.went_down);
+        let lost = std::mem::take(&mut self.lost);
         let (gone, set): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
             .into_values()
             .partition(|event| matches!(event, LinkEvent::Gone(_)));
         let set = set.into_iter().flat_map(|event| {
-            let fall = match &event {
-                LinkEvent::Set(state) if state.up && went_down.contains(&state.link) => {
-                    Some(LinkEvent::Set(LinkState {
-                        up: false,
-                        carrier: false,
+            let between = match &event {
+                LinkEvent::Set(state) => {
+                    let fell = state.up && went_down.contains(&state.link);
+                    let mut between = LinkState {
+                        up: state.up && !fell,
+                        carrier: state.carrier && !fell,
                         ..state.clone()
-                    }))
+                    };
+                    let lost = lost.get(&state.link);
+                    let stays = |own: &IpNet| lost.is_none_or(|lost| !lost.contains(own));
+                    between.addresses.retain(stays);
+                    (between != *state).then_some(LinkEvent::Set(between))
                 }
-                LinkEvent::Set(_) | LinkEvent::Gone(_) => None,
+                LinkEvent::Gone(_) => None,
             };
-            fall.into_iter().chain([event])
+            between.into_iter().chain([event])
         });
         Some(Feed {
             seq: self.seq,
@@ -180,6 +211,7 @@ impl Links {
     pub fn snapshot(&mut self) -> (Vec<LinkState>, u64) {
         self.pending.clear();
         self.went_down.clear();
+        self.lost.clear();
         // What is there is read after this.
         self.drift.clear();
         self.overflowed = false;
@@ -208,8 +240,15 @@ mod tests {
         }
     }
 
-    fn none() -> BTreeSet<u32> {
-        BTreeSet::new()
+    fn none() -> Unseen {
+        Unseen::default()
+    }
+
+    fn down(indexes: impl IntoIterator<Item = u32>) -> Unseen {
+        Unseen {
+            down: indexes.into_iter().collect(),
+            ..Unseen::default()
+        }
     }
 
     #[test]
@@ -245,7 +284,7 @@ mod tests {
             links.update([state(7, "a", true), state(8, "b", true)], &none());
             links.snapshot();
             if tell_between {
-                assert!(links.update([state(7, "a", true), state(8, "b", true)], &[7].into()));
+                assert!(links.update([state(7, "a", true), state(8, "b", true)], &down([7])));
             } else {
                 assert!(links.update([state(7, "a", false), state(8, "b", true)], &none()));
                 assert!(links.update([state(7, "a", true), state(8, "b", true)], &none()));
@@ -258,11 +297,44 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_was_away_in_between_is_told_as_lost_and_found() {
+        let with = |nets: &[&str]| LinkState {
+            addresses: nets.iter().map(|net| net.parse().unwrap()).collect(),
+            ..state(7, "a", true)
+        };
+        let [both, one] = [
+            with(&["192.0.2.1/24", "192.0.2.2/32"]),
+            with(&["192.0.2.1/24"]),
+        ];
+        let heard = Unseen {
+            lost: [(7, ["192.0.2.2".parse().unwrap()].into())].into(),
+            ..Unseen::default()
+        };
+        for seen in [false, true] {
+            let mut links = Links::default();
+            links.update([both.clone()], &none());
+            links.snapshot();
+            if seen {
+                assert!(links.update([one.clone()], &none()));
+                assert!(links.update([both.clone()], &none()));
+            } else {
+                assert!(links.update([both.clone()], &heard));
+            }
+            let told = [&one, &both].map(|state| LinkEvent::Set(state.clone()));
+            assert_eq!(links.take_feed().unwrap().events, told);
+            // What is gone for good is told once.
+            assert!(links.update([one.clone()], &heard));
+            let told = [LinkEvent::Set(one.clone())];
+            assert_eq!(links.take_feed().unwrap().events, told);
+        }
+    }
+
+    #[test]
     fn what_comes_up_has_lost_nothing() {
         let mut links = Links::default();
         links.update([state(7, "a", false)], &none());
         links.snapshot();
-        assert!(links.update([state(7, "a", true)], &[7].into()));
+        assert!(links.update([state(7, "a", true)], &down([7])));
         assert_eq!(
             links.take_feed().unwrap().events,
             [LinkEvent::Set(state(7, "a", true))]
@@ -290,7 +362,7 @@ mod tests {
         let mut links = Links::default();
         links.update([state(7, "a", false), state(8, "b", false)], &none());
         links.snapshot();
-        assert!(links.update([state(7, "a", false), state(8, "b", false)], &[7].into()));
+        assert!(links.update([state(7, "a", false), state(8, "b", false)], &down([7])));
         assert_eq!(
             links.take_feed().unwrap().events,
             [LinkEvent::Set(state(7, "a", false))]
@@ -325,12 +397,12 @@ mod tests {
             let last = (BTreeMap::new(), true);
             for (round, tell) in rounds.into_iter().chain([last]) {
                 let shaken = round.iter().filter(|(_, (name, _))| *name == 0);
-                let shaken = shaken.map(|(index, _)| *index).collect();
+                let unseen = down(shaken.map(|(index, _)| *index));
                 links.update(
                     round.into_iter().map(|(index, (name, up))| {
                         state(index, ["a", "b", "c"][usize::from(name)], up)
                     }),
-                    &shaken,
+                    &unseen,
                 );
                 if !tell {
                     continue;

@@ -44,6 +44,9 @@ pub struct Policy {
     pub device_protocol: u8,
     /// The number of [`Protocol::Safe`](ipc_proto::Protocol::Safe).
     pub safe_protocol: u8,
+    /// What that number was before: routes that have one of these are ours to clear or replace, and
+    /// none is made with it.
+    pub former_protocols: Vec<u8>,
     /// The number of [`Table::Second`](ipc_proto::Table::Second).
     pub second_table: Option<u32>,
     /// Whether any route on a workload's link is ours, whoever made it.

@@ -3,7 +3,7 @@
 //! Only those of one interface; never what holds for the host as a whole. Its callers make sure
 //! that the name is still that of the interface meant.
 
-use std::{fs, io, path::PathBuf};
+use std::{fmt::Display, fs, io, path::PathBuf};
 
 use ipc_proto::{IfName, LinkProfile, OpError};
 
@@ -18,6 +18,9 @@ struct Setting {
     set: &'static str,
     /// Another value that is right.
     also: Option<&'static str>,
+    /// The sysctl that makes it needless where it is on for all interfaces. Each write of a sysctl that
+    /// forwards waits for the lock of all links by trying again and again, so no needless one is made.
+    moot: Option<&'static str>,
 }
 
 const fn is(directory: &'static str, name: &'static str, value: &'static str) -> Setting {
@@ -25,6 +28,7 @@ const fn is(directory: &'static str, name: &'static str, value: &'static str) ->
         path: (directory, name),
         set: value,
         also: None,
+        moot: None,
     }
 }
 
@@ -34,11 +38,20 @@ impl Setting {
         self.also = Some(value);
         self
     }
+
+    /// Takes any value for right where that sysctl is on for all interfaces.
+    const fn unless_all(mut self, name: &'static str) -> Self {
+        self.moot = Some(name);
+        self
+    }
 }
 
 const IPV4: &str = "ipv4/conf";
 const IPV4_NEIGHBOURS: &str = "ipv4/neigh";
 const IPV6: &str = "ipv6/conf";
+
+/// Forwards where the host as a whole does not.
+const FORCE_FORWARDING: Setting = is(IPV6, "force_forwarding", "1").unless_all("forwarding");
 
 /// Packets go through; the host answers for the gateway that workloads use, and at once; a
 /// workload sends as itself only.
@@ -50,7 +63,7 @@ const WORKLOAD: [Setting; 9] = [
     is(IPV4_NEIGHBOURS, "proxy_delay", "0"),
     is(IPV6, "accept_ra", "0"),
     is(IPV6, "forwarding", "1"),
-    is(IPV6, "force_forwarding", "1"),
+    FORCE_FORWARDING,
     is(IPV6, "proxy_ndp", "1"),
 ];
 
@@ -60,7 +73,7 @@ const TUNNEL: [Setting; 5] = [
     is(IPV4, "rp_filter", "2").or("0"),
     is(IPV6, "accept_ra", "0"),
     is(IPV6, "forwarding", "1"),
-    is(IPV6, "force_forwarding", "1"),
+    FORCE_FORWARDING,
 ];
 
 /// A router ignores router advertisements unless told otherwise, and the node may live by them.
@@ -68,7 +81,7 @@ const UPLINK: [Setting; 4] = [
     is(IPV4, "forwarding", "1"),
     is(IPV6, "accept_ra", "2").or("0"),
     is(IPV6, "forwarding", "1"),
-    is(IPV6, "force_forwarding", "1"),
+    FORCE_FORWARDING,
 ];
 
 fn settings(profile: LinkProfile) -> &'static [Setting] {
@@ -82,11 +95,18 @@ fn settings(profile: LinkProfile) -> &'static [Setting] {
 impl Setting {
     fn path(&self, name: &IfName) -> PathBuf {
         let (directory, file) = self.path;
-        format!("/proc/sys/net/{directory}/{name}/{file}").into()
+        path(directory, name, file)
     }
 
     /// Returns whether it is right; what the kernel does not have is.
     fn is_right(&self, name: &IfName) -> io::Result<bool> {
+        let (directory, _) = self.path;
+        if let Some(all) = self.moot
+            && fs::read_to_string(path(directory, &"all", all))
+                .is_ok_and(|value| value.trim() != "0")
+        {
+            return Ok(true);
+        }
         match fs::read_to_string(self.path(name)) {
             Ok(value) => Ok(value.trim() == self.set || Some(value.trim()) == self.also),
             Err(error) if self.may_lack(&error) => Ok(true),
@@ -98,6 +118,10 @@ impl Setting {
     fn may_lack(&self, error: &io::Error) -> bool {
         self.path.0 == IPV6 && error.kind() == io::ErrorKind::NotFound
     }
+}
+
+fn path(directory: &str, interface: &impl Display, file: &str) -> PathBuf {
+    format!("/proc/sys/net/{directory}/{interface}/{file}").into()
 }
 
 /// Sets what differs.

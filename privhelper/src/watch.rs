@@ -1,19 +1,20 @@
 //! Keeps the table of interfaces as the kernel has it.
 //!
 //! A message of the multicast socket says that something has changed; what, is read from the kernel
-//! on another socket. The one thing that a reading cannot show is that an interface was down in
-//! between, and so lost its routes: that is taken from the messages. The subscription comes first,
-//! and each message is followed by a reading that began after it.
+//! on another socket. What a reading cannot show is that an interface was down, or without one of
+//! its addresses, in between, and so lost routes: that is taken from the messages. The subscription
+//! comes first, and each message is followed by a reading that began after it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     io, mem,
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use futures_util::{StreamExt, stream::BoxStream};
-use ipc_proto::{Link, LinkState, Mac, view::Kind};
+use ipc_proto::{Link, LinkRole, LinkState, Mac, view::Kind};
 use ipnet::IpNet;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::{
@@ -32,7 +33,11 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use crate::{links::Links, netlink::socket::Requests, policy::Policy};
+use crate::{
+    links::{Links, Unseen},
+    netlink::socket::Requests,
+    policy::Policy,
+};
 
 /// How long to wait for more messages after one.
 const DEBOUNCE: Duration = Duration::from_millis(10);
@@ -102,8 +107,8 @@ pub struct Watch {
     /// None while a reading is under way.
     socket: Option<Requests>,
     messages: BoxStream<'static, Heard>,
-    /// Those that were heard to be down since the last reading, by index.
-    shaken: BTreeSet<u32>,
+    /// What was heard since the last reading and it may not show.
+    unseen: Unseen,
     /// Without it the subscription's socket closes.
     _subscription: Handle,
 }
@@ -142,7 +147,7 @@ impl Watch {
             requests,
             socket: Some(Requests::open()?),
             messages: messages.map(|(message, _)| heard(&message)).boxed(),
-            shaken: BTreeSet::new(),
+            unseen: Unseen::default(),
             _subscription: subscription,
         };
         while !watch.read().await? {
@@ -194,7 +199,18 @@ impl Watch {
         match message.ok_or(WatchError::Closed)? {
             Heard::Change => {}
             Heard::Down(index) => {
-                self.shaken.insert(index);
+                self.unseen.down.insert(index);
+            }
+            Heard::Lost(index, address) => {
+                let lost = self.unseen.lost.entry(index).or_default();
+                lost.insert(address);
+            }
+            Heard::Enslaved(index) => {
+                let is_tunnel = |state: &LinkState| matches!(state.role, LinkRole::Tunnel(_));
+                let device = self.watched.links().by_index(index).is_some_and(is_tunnel);
+                if device {
+                    self.watched.drift([Kind::TunnelDevices].into());
+                }
             }
             Heard::Overrun => self.watched.links().miss(),
         }
@@ -219,8 +235,8 @@ impl Watch {
             }
             other => other?,
         };
-        let shaken = mem::take(&mut self.shaken);
-        if self.watched.links().update(actual, &shaken) {
+        let unseen = mem::take(&mut self.unseen);
+        if self.watched.links().update(actual, &unseen) {
             self.watched.changed.notify_one();
         }
         Ok(true)
@@ -262,6 +278,10 @@ enum Heard {
     Change,
     /// The interface with this index is down.
     Down(u32),
+    /// It has become, or is, a part of another one, of which [`LinkState`] does not tell.
+    Enslaved(u32),
+    /// It is without this address.
+    Lost(u32, IpAddr),
     /// Messages were lost.
     Overrun,
 }
@@ -275,9 +295,21 @@ fn heard(message: &NetlinkMessage<RouteNetlinkMessage>) -> Heard {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) if !is_up(link) => {
             Heard::Down(link.header.index)
         }
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) if is_enslaved(link) => {
+            Heard::Enslaved(link.header.index)
+        }
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(address)) => {
+            let own = local(address);
+            own.map_or(Heard::Change, |own| Heard::Lost(address.header.index, own))
+        }
         NetlinkPayload::Overrun(_) => Heard::Overrun,
         _ => Heard::Change,
     }
+}
+
+fn is_enslaved(message: &LinkMessage) -> bool {
+    let controller = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::Controller(_));
+    message.attributes.iter().any(controller)
 }
 
 fn is_up(message: &LinkMessage) -> bool {
@@ -331,6 +363,11 @@ fn own_address(message: &AddressMessage) -> Option<IpNet> {
     if message.header.flags.intersects(unusable) && !optimistic {
         return None;
     }
+    IpNet::new(local(message)?, message.header.prefix_len).ok()
+}
+
+/// Returns the address that a message is about.
+fn local(message: &AddressMessage) -> Option<IpAddr> {
     let (mut local, mut address) = (None, None);
     #[expect(
         clippy::wildcard_enum_match_arm,
@@ -344,5 +381,5 @@ fn own_address(message: &AddressMessage) -> Option<IpNet> {
             _ => {}
         }
     }
-    IpNet::new(local.or(address)?, message.header.prefix_len).ok()
+    local.or(address)
 }

@@ -30,8 +30,15 @@ impl Agent {
             helper: helper.connect().await,
         };
         agent.reconciler.handle(Instant::now(), Input::Connected);
-        agent.hello().await;
+        assert_eq!(agent.reconciler.poll(Instant::now()), Some(Output::Hello));
+        agent.read().await;
         agent
+    }
+
+    /// Returns the flows lane of its lease, of which it makes no use.
+    #[must_use]
+    pub fn flows_lane(&self) -> Calc {
+        self.helper.under_the_same_lease()
     }
 
     /// Says that the datastore has shown all that it holds.
@@ -49,8 +56,8 @@ impl Agent {
         assert_eq!(self.reconciler.poll(Instant::now()), None);
     }
 
-    async fn hello(&mut self) {
-        assert_eq!(self.reconciler.poll(Instant::now()), Some(Output::Hello));
+    /// Reads the kernel back, as was asked for.
+    async fn read(&mut self) {
         let (welcome, pages) = self.helper.pages::<Reading>().await;
         let mut reading = Reading::default();
         for page in pages {
@@ -65,8 +72,14 @@ impl Agent {
         let ops = ops.into_iter().collect();
         self.reconciler.want_all(ops).unwrap();
         while let Some(output) = self.reconciler.poll(Instant::now()) {
-            let Output::Apply(batch) = output else {
-                panic!("{output:?}")
+            let batch = match output {
+                Output::Apply(batch) => batch,
+                // Of links that are new: their grace has ended.
+                Output::Hello => {
+                    self.read().await;
+                    continue;
+                }
+                Output::Notice(_) | Output::AddressClean(_) => panic!("{output:?}"),
             };
             let proxy = self.helper.proxy.clone();
             // On its way while the answer before it is taken in.
@@ -83,7 +96,8 @@ impl Agent {
     /// Reads the kernel back, which must need no change.
     pub async fn resync(&mut self) {
         self.reconciler.handle(Instant::now(), Input::Resync);
-        self.hello().await;
+        assert_eq!(self.reconciler.poll(Instant::now()), Some(Output::Hello));
+        self.read().await;
         assert_eq!(self.reconciler.poll(Instant::now()), None);
     }
 }

@@ -107,6 +107,12 @@ impl World {
 #[must_use]
 pub fn lone_node(name: &str, address: Ipv4Net) -> Node {
     let node = Node::new(name, &install());
+    // As whoever installs a container runtime has it.
+    let forwarding = || {
+        shell("echo 1 > /proc/sys/net/ipv4/ip_forward");
+        shell("echo 1 > /proc/sys/net/ipv6/conf/all/forwarding");
+    };
+    node.netns.within(forwarding).join().unwrap();
     node.netns
         .run("ip link add eth0 type veth peer name switch");
     node.netns.run("ip link set switch up");

@@ -9,6 +9,8 @@ mod device;
 mod others;
 #[path = "links/peers.rs"]
 mod peers;
+#[path = "links/settings.rs"]
+mod settings;
 #[path = "links/workloads.rs"]
 mod workloads;
 
@@ -30,6 +32,15 @@ fn test(name: &str, body: impl FnOnce(&mut World)) {
         node.converged();
         body(world);
     });
+}
+
+/// Sets what the `FelixConfiguration` of the cluster says.
+fn felix(node: &Node, spec: &str) {
+    let text = format!(
+        "apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\n\
+         metadata: {{name: default}}\nspec: {{{spec}}}\n"
+    );
+    std::fs::write(node.document("felix.yaml"), text).unwrap();
 }
 
 /// Returns the index of an interface of a node, if there is one of the name.

@@ -24,25 +24,27 @@ use super::{
     tree::{Fault, Tree},
 };
 
-/// What an object means.
+/// What an object means. There may be very many blocks: what is larger than one is boxed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    Node(event::Node, Labels),
+    Node(Box<event::Node>, Labels),
     Pool(IpNet, event::Pool),
     Block(IpNet, event::Block),
     Workload {
-        key: event::WorkloadKey,
+        key: Box<event::WorkloadKey>,
         /// In no migration, as far as it says itself.
-        workload: event::Workload,
+        workload: Box<event::Workload>,
         labels: Labels,
         /// Whether it may only exist where workloads may use foreign source addresses.
         spoofs: bool,
     },
     Services(event::Services),
     Settings(Settings),
-    SelectedSettings(Selected),
-    Migration(Migration),
+    SelectedSettings(Box<Selected>),
+    Migration(Box<Migration>),
 }
+
+const _: () = assert!(size_of::<Value>() <= 80);
 
 /// A breach of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +94,21 @@ pub(super) enum Rule {
     },
     #[error("{given} is not within {least} and {most}")]
     Range { given: i64, least: i64, most: i64 },
+    #[error(
+        "{} does not win over {normal}, {}: it must be lower; {} and {} are in force",
+        given[0], given[1], used[0], used[1]
+    )]
+    NotElevated {
+        /// The elevated metric, then the normal one; so also `used`.
+        given: [u32; 2],
+        /// The field of the normal one.
+        normal: &'static str,
+        used: [u32; 2],
+    },
+    #[error(
+        "{given} is not within {least} and {most}, nor 0, which is as much as the uplink leaves"
+    )]
+    Mtu { given: i64, least: i64, most: i64 },
     #[error("{0:?} is not a number")]
     Number(String),
     #[error("{0:?} is neither true nor false")]

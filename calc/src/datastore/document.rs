@@ -3,7 +3,7 @@
 //! A broken document costs only itself: the file is cut at YAML's document markers before anything
 //! is parsed, and each object of a list is decoded by itself. Never fails as a whole.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use super::{
     resource::Identity,
@@ -73,8 +73,19 @@ impl fmt::Display for Kind {
 pub(super) struct ObjectKey {
     pub(super) kind: Kind,
     /// Empty for a kind without namespaces.
-    pub(super) namespace: String,
-    pub(super) name: String,
+    pub(super) namespace: Arc<str>,
+    pub(super) name: Arc<str>,
+}
+
+impl ObjectKey {
+    /// What comes before all objects of a kind.
+    pub(super) fn first(kind: Kind) -> Self {
+        Self {
+            kind,
+            namespace: Arc::default(),
+            name: Arc::default(),
+        }
+    }
 }
 
 impl fmt::Display for ObjectKey {
@@ -228,17 +239,17 @@ fn resolve(tree: Tree, list: &Identity, found: &mut Vec<Document>) {
                 return found.push(Document::Broken(fault("metadata.name", reason)));
             }
             let namespace = match kind {
-                Kind::LiveMigration | Kind::WorkloadEndpoint => metadata.namespace,
+                Kind::LiveMigration | Kind::WorkloadEndpoint => metadata.namespace.into(),
                 Kind::BgpConfiguration
                 | Kind::FelixConfiguration
                 | Kind::IpamBlock
                 | Kind::IpPool
-                | Kind::Node => String::new(),
+                | Kind::Node => Arc::default(),
             };
             let key = ObjectKey {
                 kind: *kind,
                 namespace,
-                name: metadata.name,
+                name: metadata.name.into(),
             };
             found.push(Document::Object(key, tree));
         }

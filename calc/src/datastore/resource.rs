@@ -237,6 +237,9 @@ pub(super) struct FelixSpec {
     pub(super) service_loop_prevention: String,
     pub(super) program_cluster_routes: String,
     pub(super) bpf_redirect_to_peer: String,
+    pub(super) route_sync_disabled: Option<bool>,
+    pub(super) ipv6_support: Option<bool>,
+    pub(super) vxlan_enabled: Option<bool>,
     #[serde(rename = "vxlanVNI")]
     pub(super) vxlan_vni: Option<i64>,
     pub(super) vxlan_port: Option<i64>,

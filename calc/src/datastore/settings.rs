@@ -4,6 +4,7 @@
 //! that sets a name wins, and a value that is wrong counts as the default, not as the value of a
 //! less specific source.
 
+mod metrics;
 mod parameters;
 
 use std::collections::BTreeMap;
@@ -107,11 +108,11 @@ pub(super) fn settings(
     }
     Ok(Some(match nodes {
         None => Value::Settings(settings),
-        Some(nodes) => Value::SelectedSettings(Selected {
+        Some(nodes) => Value::SelectedSettings(Box::new(Selected {
             nodes,
             created,
             settings,
-        }),
+        })),
     }))
 }
 
@@ -144,9 +145,19 @@ fn is_time(text: &str) -> bool {
         })
 }
 
+/// A value that is right by itself, but not beside another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Clash {
+    /// Which of the sources sets it, or the other one: its place among them.
+    pub(super) source: usize,
+    /// Which field it is, and what is wrong.
+    pub(super) flaw: Flaw,
+}
+
 impl Effective {
-    /// Resolves the sources, the most specific one first.
-    pub(super) fn resolve(sources: &[&Settings]) -> Self {
+    /// Resolves the sources, the most specific one first, and adds what does not go together to
+    /// `clashes`.
+    pub(super) fn resolve(sources: &[&Settings], clashes: &mut Vec<Clash>) -> Self {
         let mut effective = Self::default();
         for (name, _, apply) in PARAMETERS {
             let mut applied = effective.clone();
@@ -155,6 +166,14 @@ impl Effective {
             if text.is_some_and(|text| apply(&mut applied, text).is_ok()) {
                 effective = applied;
             }
+        }
+        for (names, flaw) in metrics::refuse(&mut effective.config) {
+            let setter = |name: &&str| {
+                let sets = |source: &&Settings| source.values.contains_key(*name);
+                sources.iter().position(sets)
+            };
+            let source = names.iter().find_map(setter).unwrap_or_default();
+            clashes.push(Clash { source, flaw });
         }
         effective
     }

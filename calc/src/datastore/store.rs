@@ -1,40 +1,51 @@
 //! The state of a directory of documents: its files, their objects, and what was last told.
 //!
 //! Holds that a document which cannot be read deletes nothing: what it may have been stays in
-//! force until it can be read or its file is gone. No I/O and no clock.
+//! force until it can be read or its file is gone. What an update costs depends on what has changed,
+//! not on what there is. No I/O and no clock.
 
 mod contents;
 mod effect;
+mod objects;
+mod report;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Arc,
 };
 
 use sha1::{Digest, Sha1};
 
-use self::contents::{Broken, File, Note, Object};
-use super::{Update, document::ObjectKey, view::View};
+use self::{
+    contents::{Broken, File},
+    effect::Subject,
+    objects::Objects,
+    report::Report,
+};
+use super::{Update, document::ObjectKey};
+use crate::event::Event;
+
+/// The name of a file in the directory.
+type FileName = Arc<str>;
 
 /// Files turned into objects turned into updates.
 #[derive(Debug)]
 pub struct Store {
     node: String,
-    files: BTreeMap<String, File>,
-    /// What holds at present, and from which file.
-    held: BTreeMap<ObjectKey, Held>,
+    /// As of the last update.
+    files: BTreeMap<FileName, File>,
+    /// What was read since; none for a file that is gone.
+    news: BTreeMap<FileName, Option<File>>,
+    objects: Objects,
+    /// Files with anything to report.
+    noted: BTreeSet<FileName>,
     /// Files with a broken document that was never known, as long as they have broken ones.
-    unknown: BTreeSet<String>,
+    unknown: BTreeSet<FileName>,
     /// Whether there ever was a file.
     seen: bool,
     trouble: Option<String>,
-    told: Option<(View, bool, Vec<String>)>,
-}
-
-#[derive(Clone, Debug)]
-struct Held {
-    file: String,
-    object: Arc<Object>,
+    told: Option<(bool, Vec<String>)>,
 }
 
 impl Store {
@@ -44,7 +55,9 @@ impl Store {
         Self {
             node: node.to_owned(),
             files: BTreeMap::new(),
-            held: BTreeMap::new(),
+            news: BTreeMap::new(),
+            objects: Objects::default(),
+            noted: BTreeSet::new(),
             unknown: BTreeSet::new(),
             seen: false,
             trouble: None,
@@ -54,23 +67,24 @@ impl Store {
 
     /// The names of its files.
     pub fn files(&self) -> impl Iterator<Item = &str> {
-        self.files.keys().map(String::as_str)
+        let known = self
+            .files
+            .keys()
+            .filter(|&file| !self.news.contains_key(file));
+        let new = self.news.iter().filter(|(_, content)| content.is_some());
+        known.chain(new.map(|(file, _)| file)).map(|file| &**file)
     }
 
     /// Takes the content of a file. The same content again costs nothing.
     pub fn set(&mut self, file: &str, bytes: &[u8]) {
         self.seen = true;
         let digest = Some(Sha1::digest(bytes).into());
-        if self
-            .files
-            .get(file)
-            .is_none_or(|known| known.digest != digest)
-        {
+        if self.file(file).is_none_or(|known| known.digest != digest) {
             let read = File {
                 digest,
                 ..File::read(bytes)
             };
-            self.files.insert(file.to_owned(), read);
+            self.news.insert(file.into(), Some(read));
         }
     }
 
@@ -85,12 +99,22 @@ impl Store {
             broken: vec![broken],
             ..File::default()
         };
-        self.files.insert(file.to_owned(), unread);
+        self.news.insert(file.into(), Some(unread));
     }
 
     /// Takes that a file is gone, and with it what it held.
     pub fn remove(&mut self, file: &str) {
-        self.files.remove(file);
+        if self.file(file).is_some() {
+            self.news.insert(file.into(), None);
+        }
+    }
+
+    /// The file of that name as it was last read.
+    fn file(&self, name: &str) -> Option<&File> {
+        match self.news.get(name) {
+            Some(read) => read.as_ref(),
+            None => self.files.get(name),
+        }
     }
 
     /// Takes what is wrong with the directory as a whole, if anything.
@@ -107,22 +131,24 @@ impl Store {
     /// What has changed since the last call, all files taken together; everything at the first
     /// call. None if nothing has.
     pub fn update(&mut self) -> Option<Update> {
+        let news = mem::take(&mut self.news);
+        let touched = self.touched(&news);
+        let subjects = self.subjects(&touched, &news);
+        let before = self.told.is_some().then(|| self.meanings(&subjects));
         let mut report = Report::default();
-        self.merge(&mut report);
-        let view = self.view(&mut report);
+        self.take(news, touched, &mut report);
+        let events = changes(before, self.meanings(&subjects));
+        self.review(&mut report);
         let complete = self.unknown.is_empty() && (self.trouble.is_none() || self.seen);
         let problems: Vec<String> = self.trouble.iter().cloned().chain(report.lines()).collect();
-        let events = match &self.told {
-            None => view.events(),
-            Some((former, was_complete, known)) => {
-                let events = view.events_since(former);
-                if events.is_empty() && *was_complete == complete && *known == problems {
-                    return None;
-                }
-                events
-            }
-        };
-        self.told = Some((view, complete, problems.clone()));
+        if events.is_empty()
+            && let Some((was_complete, known)) = &self.told
+            && *was_complete == complete
+            && *known == problems
+        {
+            return None;
+        }
+        self.told = Some((complete, problems.clone()));
         Some(Update {
             events,
             complete,
@@ -130,50 +156,81 @@ impl Store {
         })
     }
 
-    /// Finds what holds.
-    fn merge(&mut self, report: &mut Report) {
-        let mut fresh: BTreeMap<ObjectKey, Held> = BTreeMap::new();
-        for (file, content) in &self.files {
-            for note in &content.notes {
-                report.note(file, note.line, note.text.clone());
+    /// The objects of which something else may hold once `news` are taken in.
+    fn touched(&self, news: &BTreeMap<FileName, Option<File>>) -> BTreeSet<ObjectKey> {
+        let mut touched: BTreeSet<ObjectKey> = self.objects.kept().cloned().collect();
+        for (name, new) in news {
+            let old = self.files.get(name);
+            let both = [old, new.as_ref()];
+            let [old, new] = both.map(|file| file.map(|file| &file.objects));
+            for (these, others) in [(old, new), (new, old)] {
+                let differing = these.into_iter().flatten().filter(|(key, object)| {
+                    others.and_then(|others| others.get(*key)) != Some(*object)
+                });
+                touched.extend(differing.map(|(key, _)| key.clone()));
             }
-            for (key, object) in &content.objects {
-                if let Some(first) = fresh.get(key) {
-                    let (other, line) = (&first.file, first.object.line);
-                    let text = format!(
-                        "{key}: is already defined in {other}:{line}, which holds; remove one"
-                    );
-                    report.note(file, object.line, text);
-                } else {
-                    let (file, object) = (file.clone(), Arc::clone(object));
-                    fresh.insert(key.clone(), Held { file, object });
-                }
+            for broken in both.into_iter().flatten().flat_map(|file| &file.broken) {
+                touched.extend(broken.key.clone());
             }
         }
+        touched
+    }
+
+    /// Takes in what was read, and finds what holds then of the objects that it may touch.
+    fn take(
+        &mut self,
+        news: BTreeMap<FileName, Option<File>>,
+        touched: BTreeSet<ObjectKey>,
+        report: &mut Report,
+    ) {
+        let former = self.objects.held_of(&touched);
+        for (name, new) in news {
+            let old = self.files.remove(&name);
+            for key in old.iter().flat_map(|old| old.objects.keys()) {
+                self.objects.forget(key, &name);
+            }
+            self.noted.remove(&name);
+            let Some(new) = new else { continue };
+            for (key, object) in &new.objects {
+                self.objects.define(key, &name, object);
+            }
+            if !new.broken.is_empty() || !new.notes.is_empty() {
+                self.noted.insert(Arc::clone(&name));
+            }
+            self.files.insert(name, new);
+        }
+        self.keep(&former, report);
+        for key in touched {
+            self.objects.settle(&key, former.get(&key));
+        }
+    }
+
+    /// Keeps what documents that cannot be read may have been, as of what held before.
+    fn keep(&mut self, former: &objects::Former, report: &mut Report) {
         let mut kept = BTreeMap::new();
         let mut unknown = BTreeSet::new();
-        for (file, content) in self
-            .files
+        let files = self
+            .noted
             .iter()
-            .filter(|(_, content)| !content.broken.is_empty())
-        {
+            .filter_map(|name| self.files.get_key_value(name));
+        for (name, file) in files.filter(|(_, file)| !file.broken.is_empty()) {
             // What a document without a name may have been: any that its file no longer shows.
-            let missing: BTreeMap<ObjectKey, Held> = self
-                .held
+            let missing: objects::Former = former
                 .iter()
-                .filter(|(key, held)| held.file == *file && !fresh.contains_key(key))
+                .filter(|(key, held)| held.file == *name && !self.objects.defines(key))
                 .map(|(key, held)| (key.clone(), held.clone()))
                 .collect();
-            for broken in &content.broken {
-                let former = broken
+            for broken in &file.broken {
+                let was = broken
                     .key
                     .as_ref()
-                    .and_then(|key| self.held.get_key_value(key));
-                let fate = match (&broken.key, former) {
-                    (Some(key), _) if fresh.contains_key(key) => "the other definition of it holds",
-                    (Some(_), Some((key, Held { object, .. }))) => {
-                        let (file, object) = (file.clone(), Arc::clone(object));
-                        kept.insert(key.clone(), Held { file, object });
+                    .and_then(|key| former.get_key_value(key));
+                let fate = match (&broken.key, was) {
+                    (Some(key), _) if self.objects.defines(key) => {
+                        "the other definition of it holds"
+                    }
+                    (Some(_), Some((key, held))) => {
+                        kept.insert(key.clone(), held.moved_to(name));
                         "what it was before stays in force"
                     }
                     (None, _) if !missing.is_empty() => {
@@ -181,41 +238,44 @@ impl Store {
                         "what its file held before stays in force"
                     }
                     (Some(_), None) | (None, _) => {
-                        unknown.insert(file.clone());
+                        unknown.insert(Arc::clone(name));
                         "nothing is removed from the kernel until it can be read"
                     }
                 };
-                report.note(file, broken.line, format!("{}; {fate}", broken.text));
+                report.note(name, broken.line, format!("{}; {fate}", broken.text));
             }
-            if self.unknown.contains(file) {
-                unknown.insert(file.clone());
+            if self.unknown.contains(name) {
+                unknown.insert(Arc::clone(name));
             }
         }
         self.unknown = unknown;
-        fresh.extend(kept);
-        self.held = fresh;
+        self.objects.keep(kept);
+    }
+
+    /// What subjects mean at present.
+    fn meanings(&self, subjects: &[Subject]) -> Vec<Event> {
+        let sight = self.sight();
+        subjects
+            .iter()
+            .map(|subject| sight.meaning(subject))
+            .collect()
     }
 }
 
-/// Problems, in the order of their places.
-#[derive(Default)]
-struct Report {
-    notes: Vec<(String, Note)>,
-}
-
-impl Report {
-    fn note(&mut self, file: &str, line: u64, text: String) {
-        self.notes.push((file.to_owned(), Note { line, text }));
-    }
-
-    fn lines(mut self) -> impl Iterator<Item = String> {
-        self.notes.sort();
-        self.notes.into_iter().map(|(file, Note { line, text })| {
-            if line == 0 {
-                format!("{file}: {text}")
-            } else {
-                format!("{file}:{line}: {text}")
-            }
-        })
-    }
+/// What has changed, with what has gone first.
+fn changes(before: Option<Vec<Event>>, after: Vec<Event>) -> Vec<Event> {
+    let changed: Vec<Event> = match before {
+        None => after
+            .into_iter()
+            .filter(|event| !effect::is_gone(event))
+            .collect(),
+        Some(before) => before
+            .into_iter()
+            .zip(after)
+            .filter_map(|(before, after)| (before != after).then_some(after))
+            .collect(),
+    };
+    let (mut gone, set): (Vec<_>, Vec<_>) = changed.into_iter().partition(effect::is_gone);
+    gone.extend(set);
+    gone
 }

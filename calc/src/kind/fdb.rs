@@ -36,10 +36,14 @@ impl Kind for Fdb {
                     }
                 }
             }
+            Event::Config(config) => {
+                if config.ipv6 != before.config.ipv6 {
+                    self.tunnels_dirty.insert(Family::V6);
+                }
+            }
             Event::Workload(..)
             | Event::Pool(..)
             | Event::Block(..)
-            | Event::Config(_)
             | Event::Services(_)
             | Event::Links(_) => {}
         }
@@ -76,6 +80,9 @@ impl Kind for Fdb {
 
 /// The device, and the other node, the first by name, with that hardware address.
 fn want(family: Family, mac: Mac, index: &Index) -> Option<(Link, IpAddr)> {
+    if !index.wants(family) {
+        return None;
+    }
     let device = index.links.tunnel(family.tunnel())?;
     let mut others = index
         .nodes

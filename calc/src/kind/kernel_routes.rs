@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use ipc_proto::{Hop, KernelRoute, Op, Protocol, RouteKey, RouteKind, Table};
+use ipc_proto::{Hop, KernelRoute, LinkState, Op, Protocol, RouteKey, RouteKind, Table};
 use ipnet::IpNet;
 
 use self::ways::{Uplink, Ways};
@@ -98,7 +98,11 @@ impl KernelRoutes {
         world: &World<'_>,
     ) -> Option<Shape> {
         let is_ours = route.is_some_and(|route| route.local_workload);
-        let ways = self.ways.get(&Family::of_net(&prefix));
+        let family = Family::of_net(&prefix);
+        if !world.index.wants(family) {
+            return None;
+        }
+        let ways = self.ways.get(&family);
         let source = ways.and_then(|ways| ways.source);
         let local = local_workload(prefix, is_ours, source, world.index);
         let others = ways.and_then(|ways| {
@@ -204,6 +208,40 @@ fn local_workload(
     source: Option<IpAddr>,
     index: &Index,
 ) -> Option<Wanted> {
+    let (state, route) = to_endpoint(prefix, is_ours, source, index)?;
+    state.up.then_some(Candidate {
+        class: Class::LocalWorkload,
+        link: state.link.index,
+        carrier: state.carrier,
+        route,
+    })
+}
+
+/// Returns the routes to endpoints of this node that wait for their link: it is there, but down.
+pub(crate) fn waiting_for_links(world: &World<'_>) -> Vec<(RouteKey, KernelRoute)> {
+    let index = world.index;
+    let nets = index
+        .workloads
+        .local()
+        .flat_map(|(_, workload)| &workload.nets);
+    let nets: BTreeSet<IpNet> = nets.copied().collect();
+    let waiting = nets.into_iter().filter_map(|net| {
+        let family = Family::of_net(&net);
+        let route = world.routes.route(&net);
+        let is_ours = route.is_some_and(|route| route.local_workload);
+        let (state, route) = to_endpoint(net, is_ours, index.source(family), index)?;
+        (!state.up && index.wants(family)).then(|| (route.key(net), route.route()))
+    });
+    waiting.collect()
+}
+
+/// The same, whether the link is up or not.
+fn to_endpoint(
+    prefix: IpNet,
+    is_ours: bool,
+    source: Option<IpAddr>,
+    index: &Index,
+) -> Option<(&LinkState, Shape)> {
     let table = match index.workload_table {
         WorkloadTable::Main => Table::Main,
         WorkloadTable::Second { .. } => Table::Second,
@@ -219,27 +257,23 @@ fn local_workload(
         MigrationRole::None | MigrationRole::Source => normal,
         MigrationRole::Target | MigrationRole::Moved => elevated,
     };
-    let state = index.links.up(&workload.interface)?;
-    Some(Candidate {
-        class: Class::LocalWorkload,
-        link: state.link.index,
-        carrier: state.carrier,
-        route: Shape {
-            table,
-            metric,
-            shared: Arc::new(KernelRoute {
-                kind: RouteKind::Unicast(Hop {
-                    link: state.link.clone(),
-                    via: None,
-                    onlink: false,
-                }),
-                protocol: Protocol::Device,
-                source,
-                mtu: None,
+    let state = index.links.named(&workload.interface)?;
+    let shape = Shape {
+        table,
+        metric,
+        shared: Arc::new(KernelRoute {
+            kind: RouteKind::Unicast(Hop {
+                link: state.link.clone(),
+                via: None,
+                onlink: false,
             }),
-            via: None,
-        },
-    })
+            protocol: Protocol::Device,
+            source,
+            mtu: None,
+        }),
+        via: None,
+    };
+    Some((state, shape))
 }
 
 /// The route to a workload, or a block, of another node.
@@ -253,6 +287,7 @@ fn remote(
     let workload = route.types.contains(Types::REMOTE_WORKLOAD);
     let tunnel_end = route.types.contains(Types::REMOTE_TUNNEL);
     match route.pool {
+        PoolKind::Vxlan if !index.config.vxlan => None,
         PoolKind::Vxlan if workload || tunnel_end && route.borrowed => {
             if route.same_subnet {
                 match &ways.uplink {
@@ -287,9 +322,9 @@ fn blackhole(prefix: IpNet, route: &Route<NodeId>, ways: &Ways, index: &Index) -
         && !route.local_workload
         && single(&prefix).is_none();
     let class = match route.pool {
-        PoolKind::Vxlan => Class::VxlanBlackhole,
+        PoolKind::Vxlan if index.config.vxlan => Class::VxlanBlackhole,
         PoolKind::NoEncap if index.config.program_no_encap => Class::NoEncapBlackhole,
-        PoolKind::NoEncap | PoolKind::None | PoolKind::Ipip => return None,
+        PoolKind::Vxlan | PoolKind::NoEncap | PoolKind::None | PoolKind::Ipip => return None,
     };
     block.then(|| ways.blackhole.to(class, None))
 }

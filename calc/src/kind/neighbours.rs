@@ -62,10 +62,14 @@ impl Kind for Neighbours {
                     }
                 }
             }
+            Event::Config(config) => {
+                if config.ipv6 != before.config.ipv6 {
+                    self.tunnels_dirty.insert(Family::V6);
+                }
+            }
             Event::Workload(..)
             | Event::Pool(..)
             | Event::Block(..)
-            | Event::Config(_)
             | Event::Services(_)
             | Event::Links(_) => {}
         }
@@ -101,6 +105,9 @@ impl Kind for Neighbours {
 fn want(address: IpAddr, index: &Index) -> BTreeMap<Link, Mac> {
     let mut desired = BTreeMap::new();
     let family = Family::of(address);
+    if !index.wants(family) {
+        return desired;
+    }
     let device = index.links.tunnel(family.tunnel()).filter(|state| state.up);
     if let Some(device) = device
         && let Some(mac) = other_end(address, index)

@@ -1,4 +1,4 @@
-//! The VXLAN devices, one for each family that has a VXLAN pool.
+//! The VXLAN devices, one for each family that has a VXLAN pool, unless the configuration says none.
 //!
 //! A device is wanted while all that it is made of is known: this node's address, its address in
 //! the tunnel, and the uplink.
@@ -52,7 +52,7 @@ fn end(family: Family, index: &Index) -> Option<Vtep> {
     index
         .own_node()?
         .vtep(&index.name, family)
-        .filter(|_| index.pools.use_vxlan(family))
+        .filter(|_| index.tunnels(family))
 }
 
 /// Returns the devices that are wanted, known or not what they are made of.

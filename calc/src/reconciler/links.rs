@@ -2,7 +2,9 @@
 //!
 //! The kernel drops routes and neighbours of an interface that goes down, loses an address or
 //! changes its hardware address, and does not bring them back: they become doubtful, which has them
-//! written or cleared once more. On the loss of a mere carrier it keeps them, and so do we. Pure.
+//! written or cleared once more. So do routes that name an address as their source that an interface
+//! has got: it may have lost it just before. On the loss of a mere carrier the kernel keeps all, and so
+//! do we. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,15 +15,18 @@ use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Tunnel};
 use ipnet::IpNet;
 
 use super::tables::Tables;
+use crate::prefix::is_global_unicast;
 
 /// State that the kernel may have dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
     /// The interface that it hung on.
     pub(super) link: Link,
+    /// Whether that hung on it at all; else it only named its addresses.
+    pub(super) hung: bool,
     /// Whether the interface itself is gone.
     pub(super) gone: bool,
-    /// The addresses that are no longer the interface's.
+    /// The addresses that are no longer the interface's, or are since now.
     pub(super) addresses: BTreeSet<IpAddr>,
 }
 
@@ -56,6 +61,7 @@ impl Links {
                 let before = self.states.remove(&link);
                 Some(Doubt {
                     link,
+                    hung: true,
                     gone: true,
                     addresses: before.as_ref().map(addresses).unwrap_or_default(),
                 })
@@ -64,9 +70,9 @@ impl Links {
                 tables.retry_on(&state.link);
                 let Some(before) = self.states.insert(state.link.clone(), state.clone()) else {
                     self.renamed |= self.left.remove(&state.link.index);
-                    return None;
+                    return doubt(&state.link, false, gained(&BTreeSet::new(), &state));
                 };
-                lost(&before, &state)
+                changed(&before, &state)
             }
         }
     }
@@ -75,15 +81,16 @@ impl Links {
     pub(super) fn lost_by(&self, read: &[LinkState]) -> Vec<Doubt> {
         let read: BTreeMap<&Link, &LinkState> =
             read.iter().map(|state| (&state.link, state)).collect();
-        let doubt = |before: &LinkState| match read.get(&before.link) {
-            Some(state) => lost(before, state),
+        let doubtful = |before: &LinkState| match read.get(&before.link) {
+            Some(state) => changed(before, state),
             None => Some(Doubt {
                 link: before.link.clone(),
+                hung: true,
                 gone: true,
                 addresses: addresses(before),
             }),
         };
-        self.states.values().filter_map(doubt).collect()
+        self.states.values().filter_map(doubtful).collect()
     }
 
     /// Takes in that all that was told at a time has been heard, and returns whether something
@@ -107,16 +114,31 @@ impl Links {
 }
 
 /// Returns what has become doubtful by the change of an interface that is still there.
-fn lost(before: &LinkState, state: &LinkState) -> Option<Doubt> {
-    let addresses: BTreeSet<IpAddr> = addresses(before)
-        .difference(&addresses(state))
-        .copied()
-        .collect();
-    (drops(before, state) || !addresses.is_empty()).then(|| Doubt {
-        link: state.link.clone(),
+fn changed(before: &LinkState, state: &LinkState) -> Option<Doubt> {
+    let (former, own) = (addresses(before), addresses(state));
+    let lost = &former - &own;
+    let hung = drops(before, state) || !lost.is_empty();
+    let mut addresses = gained(&former, state);
+    addresses.extend(lost);
+    doubt(&state.link, hung, addresses)
+}
+
+fn doubt(link: &Link, hung: bool, addresses: BTreeSet<IpAddr>) -> Option<Doubt> {
+    (hung || !addresses.is_empty()).then(|| Doubt {
+        link: link.clone(),
+        hung,
         gone: false,
         addresses,
     })
+}
+
+/// Returns the addresses that an interface has got, of those that a route may name.
+fn gained(former: &BTreeSet<IpAddr>, state: &LinkState) -> BTreeSet<IpAddr> {
+    let gained = &addresses(state) - former;
+    gained
+        .into_iter()
+        .filter(|own| is_global_unicast(*own))
+        .collect()
 }
 
 /// Returns whether the kernel drops what hangs on an interface when it changes so.
@@ -153,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_loss_is_cause_for_doubt() {
+    fn only_a_loss_is_cause_for_doubt_of_what_hangs_on_an_interface() {
         let more = LinkState {
             addresses: vec![
                 "10.0.0.1/32".parse().unwrap(),
@@ -189,7 +211,27 @@ mod tests {
         ] {
             let mut links = Links::new(vec![before.clone()]);
             let doubt = links.take(LinkEvent::Set(after.clone()), &mut Tables::default());
-            assert_eq!(doubt.is_some(), doubtful, "{before:?} {after:?}");
+            let hung = doubt.is_some_and(|doubt| doubt.hung);
+            assert_eq!(hung, doubtful, "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_comes_or_goes_is_cause_for_doubt_of_routes_that_name_it() {
+        let none = LinkState {
+            addresses: Vec::new(),
+            ..state()
+        };
+        for (known, after, hung) in [
+            (vec![none.clone()], state(), false),
+            (vec![state()], none, true),
+            (Vec::new(), state(), false),
+        ] {
+            let mut links = Links::new(known);
+            let doubt = links.take(LinkEvent::Set(after), &mut Tables::default());
+            let doubt = doubt.unwrap();
+            assert_eq!(doubt.addresses, ["10.0.0.1".parse().unwrap()].into());
+            assert_eq!(doubt.hung, hung);
         }
     }
 }

@@ -41,6 +41,9 @@ pub(super) struct Tables {
     bpf_v4: Table<BpfRoutes>,
     bpf_v6: Table<BpfRoutes>,
     kernel_routes: Table<KernelRoutes>,
+    /// Whether the kernel's routes are left to others: then it is known what should be, and nothing
+    /// is asked for, shown or waited for.
+    routes_left: bool,
     rules: Table<Rules>,
     endpoints: Table<Endpoints>,
     attachments: Table<Attachments>,
@@ -55,6 +58,21 @@ impl Tables {
             }
         }
         self.act(op, Act::Want).map(|_| ())
+    }
+
+    /// Says whether the kernel's routes are ours to change, and returns whether that is news.
+    pub(super) fn sync_routes(&mut self, syncs: bool) -> bool {
+        std::mem::replace(&mut self.routes_left, !syncs) == syncs
+    }
+
+    /// Returns whether the kernel's routes are ours to change.
+    pub(super) fn syncs_routes(&self) -> bool {
+        !self.routes_left
+    }
+
+    /// Returns the kernel's routes, where they are ours to change.
+    fn routes(&self) -> Option<&Table<KernelRoutes>> {
+        self.syncs_routes().then_some(&self.kernel_routes)
     }
 
     /// Says what entries of one BPF route map should be, which are in order and all
@@ -141,6 +159,7 @@ impl Tables {
     pub(super) fn doubt(&mut self, doubt: &Doubt) {
         let Doubt {
             link,
+            hung,
             gone,
             addresses,
         } = doubt;
@@ -154,13 +173,13 @@ impl Tables {
             self.endpoints.doubt(&Actual::Absent, |key, _| key == link);
             self.attachments
                 .doubt(&Actual::Absent, |key, _| key.link == *link);
-        } else {
+        } else if *hung {
             self.neighbours
                 .doubt(&Actual::Wrong, |key, _| key.link == *link);
         }
         self.kernel_routes.doubt(&Actual::Wrong, |_, route| {
             route.is_some_and(|route| {
-                uses(route, link)
+                *hung && uses(route, link)
                     || route
                         .source
                         .is_some_and(|source| addresses.contains(&source))
@@ -196,8 +215,7 @@ impl Tables {
 
     /// Returns what others undo again and again, by what would make it.
     pub(super) fn contested(&self) -> impl Iterator<Item = (Op, &Alarm)> {
-        let all = self.all().into_iter();
-        all.flat_map(|(_, table)| table.contested())
+        self.all().flat_map(|(_, table)| table.contested())
     }
 
     /// Tries again what failed on an interface.
@@ -236,7 +254,6 @@ impl Tables {
     /// Returns when the next waiting is over.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.all()
-            .into_iter()
             .filter_map(|(_, table)| table.poll_timeout())
             .min()
     }
@@ -278,17 +295,21 @@ impl Tables {
             steps.extend(ready(map, clears).take(in_the_way(map)));
             steps.extend(map.ready(Change::Insert).filter(is_open));
         }
-        for change in SETS {
-            steps.extend(self.kernel_routes.ready(change).filter(is_open));
+        if let Some(routes) = self.routes() {
+            for change in SETS {
+                steps.extend(routes.ready(change).filter(is_open));
+            }
         }
         offer(&self.rules, &SETS, steps);
         offer(&self.attachments, &SETS, steps);
 
         offer(&self.attachments, clears, steps);
         offer(&self.rules, clears, steps);
-        let routes = self.kernel_routes.ready(Change::Update);
-        steps.extend(routes.filter(breaks).map(cleared));
-        self.offer_clears_of_routes(clears, is_open, steps);
+        if let Some(routes) = self.routes() {
+            let routes = routes.ready(Change::Update);
+            steps.extend(routes.filter(breaks).map(cleared));
+            self.offer_clears_of_routes(clears, is_open, steps);
+        }
         for map in maps {
             steps.extend(map.ready(Change::Update).filter(breaks).map(cleared));
         }
@@ -342,11 +363,9 @@ impl Tables {
         let changes = [Change::Update, Change::Insert];
         let maps = [&self.bpf_v4, &self.bpf_v6];
         let bpf = maps.map(|map| changes.map(|change| map.ready(change)));
-        let kernel = changes.map(|change| self.kernel_routes.ready(change));
-        bpf.into_iter()
-            .flatten()
-            .flatten()
-            .chain(kernel.into_iter().flatten())
+        let kernel = self.routes().into_iter();
+        let kernel = kernel.flat_map(move |table| changes.map(|change| table.ready(change)));
+        bpf.into_iter().flatten().flatten().chain(kernel.flatten())
     }
 
     /// Returns whom the route under the key of an op leads to.
@@ -386,7 +405,10 @@ impl Tables {
             view::Kind::Neighbours => self.neighbours.counts(sweep),
             view::Kind::Fdb => self.fdb.counts(sweep),
             view::Kind::BpfRoutes => self.bpf_v4.counts(sweep) + self.bpf_v6.counts(sweep),
-            view::Kind::KernelRoutes => self.kernel_routes.counts(sweep),
+            view::Kind::KernelRoutes => {
+                let routes = self.routes();
+                routes.map_or_else(Counts::default, |table| table.counts(sweep))
+            }
             view::Kind::Rules => self.rules.counts(sweep),
             view::Kind::Endpoints => self.endpoints.counts(sweep),
             view::Kind::Attachments => self.attachments.counts(sweep),
@@ -397,7 +419,6 @@ impl Tables {
     pub(super) fn totals(&self, sweep: bool) -> Counts {
         let zero = Counts::default();
         self.all()
-            .into_iter()
             .fold(zero, |sum, (_, table)| sum + table.counts(sweep))
     }
 
@@ -426,7 +447,7 @@ impl Tables {
             view::Kind::Neighbours => rows.of(self.neighbours.entries()),
             view::Kind::Fdb => rows.of(self.fdb.entries()),
             view::Kind::BpfRoutes => rows.of(self.bpf_v4.entries().chain(self.bpf_v6.entries())),
-            view::Kind::KernelRoutes => rows.of(self.kernel_routes.entries()),
+            view::Kind::KernelRoutes => rows.of(self.routes().into_iter().flat_map(Table::entries)),
             view::Kind::Rules => rows.of(self.rules.entries()),
             view::Kind::Endpoints => rows.of(self.endpoints.entries()),
             view::Kind::Attachments => rows.of(self.attachments.entries()),
@@ -472,19 +493,23 @@ impl Tables {
         })
     }
 
-    fn all(&self) -> [(view::Kind, &dyn AnyTable); 10] {
-        [
-            (view::Kind::LinkSettings, &self.link_settings),
-            (view::Kind::TunnelDevices, &self.tunnel_devices),
-            (view::Kind::Neighbours, &self.neighbours),
-            (view::Kind::Fdb, &self.fdb),
-            (view::Kind::BpfRoutes, &self.bpf_v4),
-            (view::Kind::BpfRoutes, &self.bpf_v6),
-            (view::Kind::KernelRoutes, &self.kernel_routes),
-            (view::Kind::Rules, &self.rules),
-            (view::Kind::Endpoints, &self.endpoints),
-            (view::Kind::Attachments, &self.attachments),
-        ]
+    /// All tables but those that are left to others.
+    fn all(&self) -> impl Iterator<Item = (view::Kind, &dyn AnyTable)> {
+        let routes = self.routes().map(|table| -> &dyn AnyTable { table });
+        let all: [(view::Kind, Option<&dyn AnyTable>); 10] = [
+            (view::Kind::LinkSettings, Some(&self.link_settings)),
+            (view::Kind::TunnelDevices, Some(&self.tunnel_devices)),
+            (view::Kind::Neighbours, Some(&self.neighbours)),
+            (view::Kind::Fdb, Some(&self.fdb)),
+            (view::Kind::BpfRoutes, Some(&self.bpf_v4)),
+            (view::Kind::BpfRoutes, Some(&self.bpf_v6)),
+            (view::Kind::KernelRoutes, routes),
+            (view::Kind::Rules, Some(&self.rules)),
+            (view::Kind::Endpoints, Some(&self.endpoints)),
+            (view::Kind::Attachments, Some(&self.attachments)),
+        ];
+        let all = all.into_iter();
+        all.filter_map(|(kind, table)| Some((kind, table?)))
     }
 }
 
@@ -498,7 +523,9 @@ impl Leads for Tables {
             desired: desired.and_then(of_bpf),
             actual: actual.map(of_bpf),
         });
-        let kernel = keys_of(prefix).flat_map(|keys| self.kernel_routes.range(keys));
+        let keys = || keys_of(prefix);
+        let kernel = self.routes().into_iter();
+        let kernel = kernel.flat_map(|table| keys().flat_map(|keys| table.range(keys)));
         let kernel = kernel.map(|(desired, actual)| Lead {
             is_others: false,
             decides: true,

@@ -10,6 +10,7 @@ mod contests;
 mod drift;
 mod failures;
 mod grace;
+mod left;
 mod links;
 mod load;
 mod plan;

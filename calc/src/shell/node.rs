@@ -13,8 +13,8 @@ use std::{
 };
 
 use ipc_proto::{
-    LinkEvent, Tunnel,
-    view::{Rows, RowsRequest},
+    LinkEvent, Op, Tunnel,
+    view::{self, Reason, Row, Rows, RowsRequest},
 };
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -209,12 +209,8 @@ impl Node {
                     skip,
                     differing,
                 } = request;
-                let rows = self.reconciler.rows(&Page {
-                    kind,
-                    skip: usize::try_from(skip).unwrap_or(usize::MAX),
-                    max: MAX_ROWS,
-                    differing,
-                });
+                let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+                let rows = self.rows(kind, skip, differing);
                 // Whoever asked may be gone.
                 drop(answer.send(Rows { rows }));
             }
@@ -225,6 +221,31 @@ impl Node {
                 drop(answer.send(page));
             }
         }
+    }
+
+    /// Returns a page of a table. What differs begins with the routes that nothing is done for: their
+    /// link is down.
+    fn rows(&self, kind: view::Kind, skip: usize, differing: bool) -> Vec<Row> {
+        let waiting = if kind == view::Kind::KernelRoutes && differing {
+            self.calculator.waiting_for_links()
+        } else {
+            Vec::new()
+        };
+        let page = Page {
+            kind,
+            skip: skip.saturating_sub(waiting.len()),
+            max: MAX_ROWS,
+            differing,
+        };
+        let waiting = waiting.into_iter().skip(skip).map(|(key, route)| Row {
+            desired: Some(Op::KernelRoute(key, Some(route))),
+            actual: None,
+            reason: Some(Reason::LinkDown),
+        });
+        let mut rows: Vec<Row> = waiting.take(MAX_ROWS).collect();
+        let max = MAX_ROWS - rows.len();
+        rows.extend(self.reconciler.rows(&Page { max, ..page }));
+        rows
     }
 
     /// Returns how things stand.

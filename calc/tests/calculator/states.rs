@@ -296,6 +296,20 @@ fn states() -> Vec<State> {
             }),
         },
         State {
+            name: "without VXLAN there is no device, nor a route or blackhole of its pools",
+            world: with(cluster(TunnelMode::CrossSubnet), |world| {
+                world.config.vxlan = false;
+            }),
+        },
+        State {
+            name: "without IPv6 nothing of it is wanted",
+            world: with(six(), |world| {
+                world.config.ipv6 = false;
+                let web = world.workloads.values_mut().next().unwrap();
+                web.nets.push(net("10.65.0.5/32"));
+            }),
+        },
+        State {
             name: "IPv6 is as IPv4 but for neighbours of workloads",
             world: six(),
         },

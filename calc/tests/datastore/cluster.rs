@@ -148,7 +148,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let contents = prop::collection::vec((0..4_u8, 0..4_u8), 0..4);
+    let contents = prop::collection::vec((0..4_u8, 0..9_u8), 0..5);
     let step = prop_oneof![
         3 => (0..3_usize, contents).prop_map(|(file, contents)| Step::Set(file, contents)),
         1 => (0..3_usize).prop_map(Step::Remove),
@@ -218,7 +218,7 @@ proptest! {
         let name = |file: usize| format!("{file}.yaml");
         let mut store = Store::new("node-1");
         let mut files = BTreeMap::new();
-        let mut state = BTreeMap::new();
+        let (mut state, mut told) = (BTreeMap::new(), (true, Vec::new()));
         store.set("settings.yaml", b"");
         for step in steps {
             match step {
@@ -229,6 +229,19 @@ proptest! {
                             0 => document("Node", &format!("n-{who}"), ""),
                             1 => document("FelixConfiguration", "default", &format!("vxlanPort: {}", 1 + who)),
                             2 => pool("shared", &format!("10.{who}.0.0/20")),
+                            3 => document("IPAMBlock", &format!("b-{who}"), "cidr: 10.9.0.0/26, affinity: 'host:n'"),
+                            4 => document(
+                                "WorkloadEndpoint",
+                                &format!("n-k8s-p{who}-eth0"),
+                                "interfaceName: cali1, ipNetworks: [10.0.0.1], allowSpoofedSourcePrefixes: [10.8.0.0/16]",
+                            ),
+                            5 => document("WorkloadEndpoint", &format!("n-k8s-p{who}-eth0"), "interfaceName: cali2, ipNetworks: [10.0.0.2]"),
+                            6 => document(
+                                "LiveMigration",
+                                &format!("m-{who}"),
+                                &format!("source: {{workload: {{name: p{who}}}}}, target: {{selector: all()}}"),
+                            ),
+                            7 => document("FelixConfiguration", "default", "workloadSourceSpoofing: Any"),
                             _ => pool(&format!("p-{who}"), "10.9.0.0/20"),
                         };
                     }
@@ -240,8 +253,10 @@ proptest! {
                     files.remove(&file);
                 }
             }
-            let update = store.update().unwrap_or_default();
-            apply(&mut state, &update.events);
+            if let Some(update) = store.update() {
+                apply(&mut state, &update.events);
+                told = (update.complete, update.problems);
+            }
 
             let mut fresh = Store::new("node-1");
             fresh.set("settings.yaml", b"");
@@ -249,8 +264,10 @@ proptest! {
                 fresh.set(&name(*file), text.as_bytes());
             }
             let mut expected = BTreeMap::new();
-            apply(&mut expected, &fresh.update().unwrap_or_default().events);
+            let update = fresh.update().unwrap();
+            apply(&mut expected, &update.events);
             prop_assert_eq!(&state, &expected);
+            prop_assert_eq!(&told, &(update.complete, update.problems));
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn config(text: &str) -> (Config, Vec<String>) {
 
 #[test]
 fn every_setting_is_taken() {
-    let cases: [Case; 29] = [
+    let cases: [Case; 34] = [
         ("", |_| {}),
         ("routeSource: workloadips", |c| {
             c.route_source = RouteSource::WorkloadIps;
@@ -57,6 +57,13 @@ fn every_setting_is_taken() {
             c.redirect_to_peer = false;
         }),
         ("bpfRedirectToPeer: L2Only", |_| {}),
+        ("routeSyncDisabled: true", |c| c.route_sync_disabled = true),
+        ("ipv6Support: false", |c| c.ipv6 = false),
+        ("ipv6Support: true, vxlanEnabled: true", |_| {}),
+        ("vxlanEnabled: false", |c| c.vxlan = false),
+        ("vxlanMTU: 576, vxlanMTUV6: 1280", |c| {
+            (c.vxlan_mtu, c.vxlan_mtu_v6) = (Some(576), Some(1280));
+        }),
         ("vxlanVNI: 5, vxlanPort: 8472", |c| {
             (c.vxlan_vni, c.vxlan_port) = (5, 8472);
         }),
@@ -74,11 +81,15 @@ fn every_setting_is_taken() {
             c.source_hint_v4 = Some(SourceHint::Interface("eth1".parse().unwrap()));
         }),
         ("deviceRouteSourceAddress: none", |_| {}),
-        ("ipv4NormalRoutePriority: 7", |c| c.workload_metric_v4 = 7),
-        ("ipv6NormalRoutePriority: 8", |c| c.workload_metric_v6 = 8),
+        ("ipv4NormalRoutePriority: 513", |c| {
+            c.workload_metric_v4 = 513;
+        }),
+        ("ipv6NormalRoutePriority: 2147483646", |c| {
+            c.workload_metric_v6 = 2_147_483_646;
+        }),
         ("ipv4ElevatedRoutePriority: 1", |c| c.elevated_metric_v4 = 1),
-        ("ipv6ElevatedRoutePriority: 2147483646", |c| {
-            c.elevated_metric_v6 = 2_147_483_646;
+        ("ipv6ElevatedRoutePriority: 1023", |c| {
+            c.elevated_metric_v6 = 1023;
         }),
         ("liveMigrationRouteConvergenceTime: 1m30s", |c| {
             c.migration_convergence = Duration::from_secs(90);
@@ -158,6 +169,82 @@ fn a_wrong_setting_is_the_default_and_a_problem() {
         assert_eq!(problems.len(), 1, "{spec}");
         assert!(problems[0].contains(field), "{problems:?}");
     }
+}
+
+#[test]
+fn an_mtu_out_of_bounds_is_told_with_the_bounds() {
+    for (spec, told) in [
+        (
+            "vxlanMTU: 575",
+            "spec.vxlanMTU: 575 is not within 576 and 65535",
+        ),
+        (
+            "vxlanMTU: 65536",
+            "spec.vxlanMTU: 65536 is not within 576 and 65535",
+        ),
+        (
+            "vxlanMTUV6: 1279",
+            "spec.vxlanMTUV6: 1279 is not within 1280 and 65535",
+        ),
+    ] {
+        let (found, problems) = config(&document("FelixConfiguration", "default", spec));
+        assert_eq!(found, Config::default(), "{spec}");
+        assert!(problems[0].contains(told), "{problems:?}");
+    }
+}
+
+#[test]
+fn an_elevated_metric_that_does_not_win_is_refused_with_both_values_and_nothing_else_is() {
+    let both = "ipv4ElevatedRoutePriority: 3000, ipv4NormalRoutePriority: 2000, vxlanPort: 5000";
+    let only = "ipv6NormalRoutePriority: 400, ipv4ElevatedRoutePriority: 7";
+    for (spec, v4, v6, words) in [
+        (
+            both,
+            [512, 2000],
+            [512, 1024],
+            "ipv4ElevatedRoutePriority: 3000 does not win over ipv4NormalRoutePriority, 2000: it must \
+             be lower; 512 and 2000 are in force",
+        ),
+        (
+            only,
+            [7, 1024],
+            [512, 1024],
+            "ipv6ElevatedRoutePriority: 512 does not win over ipv6NormalRoutePriority, 400: it must be \
+             lower; 512 and 1024 are in force",
+        ),
+        (
+            "ipv6ElevatedRoutePriority: 1024",
+            [512, 1024],
+            [512, 1024],
+            "ipv6ElevatedRoutePriority: 1024 does not win over ipv6NormalRoutePriority, 1024",
+        ),
+    ] {
+        let (found, problems) = config(&document("FelixConfiguration", "default", spec));
+        assert_eq!([found.elevated_metric_v4, found.workload_metric_v4], v4);
+        assert_eq!([found.elevated_metric_v6, found.workload_metric_v6], v6);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains("FelixConfiguration default"));
+        assert!(problems[0].contains(words), "{problems:?}");
+        assert_eq!(found.vxlan_port == 5000, spec == both);
+    }
+    // Each alone is right; the object that sets the elevated one is named.
+    let default = document(
+        "FelixConfiguration",
+        "default",
+        "ipv4ElevatedRoutePriority: 600",
+    );
+    let ours = document(
+        "FelixConfiguration",
+        "node.node-1",
+        "ipv4NormalRoutePriority: 600",
+    );
+    let (found, problems) = config(&format!("{ours}{default}"));
+    assert_eq!(
+        (found.elevated_metric_v4, found.workload_metric_v4),
+        (512, 600)
+    );
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("FelixConfiguration default"));
 }
 
 #[test]

@@ -58,6 +58,10 @@ fn what_makes_no_sense_is_refused_by_the_name_of_its_key() {
             "safe_protocol",
         ),
         (
+            "user = 1\ncalc_user = 2\nformer_protocols = [81, 4]",
+            "former_protocols: 4",
+        ),
+        (
             "user = 1\ncalc_user = 2\nsecond_table = 254",
             "second_table",
         ),

@@ -5,6 +5,7 @@
 //! a wrong one deletes nothing.
 
 mod known;
+mod rivals;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +17,10 @@ use ipnet::IpNet;
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
-use self::known::{Known, Reading};
+use self::{
+    known::{Known, Reading},
+    rivals::Rivals,
+};
 use super::{
     kernel,
     route::{self, Report},
@@ -33,6 +37,7 @@ type Outcome = Result<(), OpError>;
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     known: Known,
+    rivals: Rivals,
 }
 
 /// A route that was looked up.
@@ -42,6 +47,8 @@ struct Existing {
     body: Box<[u8]>,
     /// What the operator is told of another program's.
     description: String,
+    /// Whether some of its ways may be another program's.
+    may_be_joined: bool,
 }
 
 /// What it takes to change or read routes.
@@ -130,6 +137,15 @@ impl Routes {
                     .iter()
                     .position(|existing| existing.route.as_ref() == *route);
                 if kept.is_none() {
+                    for joined in existing.iter().filter(|existing| existing.may_be_joined) {
+                        tracing::warn!(
+                            "{} metric {}: it had other ways than asked for, which end, be they another \
+                             program's: {}: have that program use another metric",
+                            key.prefix,
+                            key.metric,
+                            joined.description
+                        );
+                    }
                     // It takes the place of the first one, unless that is gone meanwhile.
                     let body = body.clone();
                     requests.push(if existing.is_empty() {
@@ -232,14 +248,20 @@ impl Routes {
         sink: &mut impl FnMut(Observed),
     ) -> Result<(), Errno> {
         let mut reading = Reading::default();
+        self.rivals.begin();
         let tables: Vec<Table> = kernel.policy.tables().map(|(table, _)| table).collect();
         for (table, ipv6) in tables
             .into_iter()
             .flat_map(|table| [(table, false), (table, true)])
         {
             let (policy, links) = (kernel.policy, kernel.links);
+            let rivals = &mut self.rivals;
             let ours = kernel.dump(table, ipv6, |report| {
                 let standing = report.standing(policy, links);
+                rivals.see(&report.key, standing.ours, report.body, |body| {
+                    let other = Report::read(body, policy);
+                    other.map_or_else(String::new, |other| other.describe(links))
+                });
                 standing
                     .ours
                     .then(|| (reading.keep(report.body), report.key, standing.route))
@@ -249,6 +271,7 @@ impl Routes {
                 sink(Observed::KernelRoute(key, route));
             }
         }
+        self.rivals.end();
         self.known.replace(reading);
         Ok(())
     }
@@ -277,6 +300,7 @@ impl Kernel<'_> {
                     route: standing.route,
                     body: report.body.into(),
                     description: report.describe(links),
+                    may_be_joined: report.may_be_joined(),
                 };
                 Some((report.key, existing))
             })?;

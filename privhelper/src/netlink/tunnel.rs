@@ -64,6 +64,12 @@ pub(super) fn set(
             first = outcome;
         }
     };
+    if actual.enslaved {
+        tracing::info!(%name, "the tunnel device is taken out of another one, as of a bridge");
+        attempt(modify(requests, name, actual.index, |message| {
+            message.attributes.push(LinkAttribute::Controller(0));
+        }));
+    }
     if actual.mac != Some(device.mac) {
         let mac = LinkAttribute::Address(device.mac.0.to_vec());
         attempt(modify(requests, name, actual.index, |message| {
@@ -71,10 +77,7 @@ pub(super) fn set(
         }));
     }
     if actual.mtu != device.mtu {
-        let mtu = LinkAttribute::Mtu(device.mtu);
-        attempt(modify(requests, name, actual.index, |message| {
-            message.attributes.push(mtu);
-        }));
+        attempt(set_mtu(requests, name, &actual, device));
     }
     attempt(set_address(requests, name, actual.index, device.address));
     if !actual.up {
@@ -143,6 +146,40 @@ fn rename(requests: &mut Requests, found: &Actual, name: &IfName) -> Result<(), 
     };
     let call = || format!("RTM_SETLINK {}: rename to {name}", found.name);
     outcome.map_err(|refused| kernel(&call(), &refused))
+}
+
+fn set_mtu(
+    requests: &mut Requests,
+    name: &IfName,
+    actual: &Actual,
+    device: &TunnelDevice,
+) -> Result<(), OpError> {
+    let mut message = LinkMessage::default();
+    message.header.index = actual.index;
+    message.attributes.push(LinkAttribute::Mtu(device.mtu));
+    let message = RouteNetlinkMessage::SetLink(message);
+    send(requests, Request::change(&message)).map_err(|refused| {
+        let mut call = format!("RTM_SETLINK {name} mtu {}", device.mtu);
+        let parent = &device.parent.name;
+        if refused.errno == Errno::EINVAL
+            && let Ok(Some(Actual { mtu, .. })) = get(requests, parent)
+        {
+            let most = mtu.saturating_sub(overhead(device.local));
+            call = format!(
+                "{call}: it must be at most {most}, what the MTU of {parent}, {mtu}, leaves beside \
+                 the outer headers: set another vxlanMTU, or leave it out"
+            );
+        }
+        kernel(&call, &refused)
+    })
+}
+
+/// Returns how many bytes a packet has more in the tunnel.
+fn overhead(local: IpAddr) -> u32 {
+    match local {
+        IpAddr::V4(_) => 50,
+        IpAddr::V6(_) => 70,
+    }
 }
 
 fn set_up(
@@ -226,7 +263,10 @@ pub(super) fn read(
             mtu: actual.mtu,
             address: *address,
         };
-        let right = actual.up && *length == full(*address) && Fixed::from(&device) == fixed;
+        let right = actual.up
+            && !actual.enslaved
+            && *length == full(*address)
+            && Fixed::from(&device) == fixed;
         right.then_some(device)
     };
     Ok(device().map_or(ReadBack::Otherwise, ReadBack::Device))

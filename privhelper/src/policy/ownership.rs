@@ -28,7 +28,10 @@ impl Policy {
         if KERNEL_PROTOCOLS.contains(&found.protocol) || is_link_local(&found.prefix) {
             return false;
         }
-        if found.table == Table::Second || found.protocol == self.safe_protocol {
+        if found.table == Table::Second
+            || found.protocol == self.safe_protocol
+            || self.former_protocols.contains(&found.protocol)
+        {
             return true;
         }
         !found.outputs.is_empty()

@@ -3,14 +3,13 @@
 mod programs;
 mod properties;
 
-use std::collections::BTreeSet;
-
 use ipc_proto::{
     BpfRoute, BpfTarget, FdbKey, Flags, Hop, KernelRoute, Mac, NeighbourKey, Protocol, RouteKey,
     RouteKind, Rule, Table, TunnelDevice,
 };
 
 use super::*;
+use crate::links::Unseen;
 use LinkRole::{Other, Uplink, Workload};
 
 const TUNNEL: LinkRole = LinkRole::Tunnel(Tunnel::VxlanV4);
@@ -25,6 +24,7 @@ pub(crate) fn policy() -> Policy {
         excluded: Vec::new(),
         device_protocol: 3,
         safe_protocol: 80,
+        former_protocols: Vec::new(),
         second_table: None,
         remove_external_routes: true,
         allow: Vec::new(),
@@ -64,7 +64,7 @@ pub(crate) fn links(policy: &Policy) -> Links {
                 addresses,
             }
         }),
-        &BTreeSet::new(),
+        &Unseen::default(),
     );
     links
 }

@@ -99,7 +99,7 @@ mod tests {
         let start = Instant::now();
         let mut lines = Lines::new(start);
         assert_eq!((0..20).filter_map(|_| lines.admit(start)).count(), 10);
-        let later = start + Duration::from_secs(3600);
+        let later = start + Duration::from_hours(1);
         let told: Vec<u64> = (0..20).filter_map(|_| lines.admit(later)).collect();
         assert_eq!(told, [[10].as_slice(), &[0; 9]].concat());
     }

@@ -101,16 +101,15 @@ pub async fn initial(blocks: u32, runs: usize) -> Metric {
         calculation.holds(&entries);
     }
     let floor = floor::updates(&entries, 5);
-    let scale = floor::scale(floor, entries.len());
     let name = format!("e2e.bpf_initial.{}", label(blocks));
     let metric = Metric::of_durations(name, times).with_floor(floor);
     // Felix: feed, calculation and one system call a route, in one process.
     match blocks {
         100_000 => metric
-            .with_reference(755.0, scale)
+            .with_reference(755.0)
             .asked(Figure::XReference, 0.333),
         250_000 => metric
-            .with_reference(2831.0, scale)
+            .with_reference(2831.0)
             .asked(Figure::XReference, 0.25)
             .asked(Figure::XFloor, 2.2),
         _ => metric,
@@ -136,14 +135,13 @@ pub async fn resync_noop(blocks: u32, runs: usize) -> Metric {
     }
     calculation.holds(&entries);
     floors.sort_unstable();
-    let scale = floor::scale(floor::updates(&entries, 3), entries.len());
     let name = format!("e2e.bpf_resync_noop.{}", label(blocks));
     let metric = Metric::of_durations(name, times)
         .with_floor(median(&floors))
         .asked(Figure::XFloor, 1.3);
     match blocks {
-        100_000 => metric.with_reference(176.0, scale),
-        250_000 => metric.with_reference(507.0, scale),
+        100_000 => metric.with_reference(176.0),
+        250_000 => metric.with_reference(507.0),
         _ => metric,
     }
 }
@@ -168,11 +166,9 @@ pub async fn one_change(name: &str, blocks: u32, reference: f64) -> Metric {
         times.push(start.elapsed());
     }
     calculation.holds(&Entries::of(&Cluster::wanted(&events)));
-    let entries = Entries::of(&wanted);
-    let scale = floor::scale(floor::updates(&entries, 3), entries.len());
     Metric::of_durations(format!("e2e.one_change.{name}"), times)
         .with_floor(one_update(&wanted))
-        .with_reference(reference, scale)
+        .with_reference(reference)
         .asked(Figure::Median, 0.2)
         .asked(Figure::P99, 1.0)
 }

@@ -98,8 +98,8 @@ pub fn feed_and_calculate(count: u32, runs: usize) -> Metric {
     let metric = Metric::of_durations(name, times);
     // Felix's BPF route manager, from route messages to its desired map.
     match count {
-        100_000 => metric.with_reference(312.0, 1.0),
-        250_000 => metric.with_reference(1403.0, 1.0),
+        100_000 => metric.with_reference(312.0),
+        250_000 => metric.with_reference(1403.0),
         _ => metric,
     }
 }
@@ -170,7 +170,7 @@ pub fn one_change() -> Metric {
         times.push(start.elapsed());
         black_box(ops);
     }
-    Metric::of_durations("calc.one_change_at_250k", times).with_reference(2.35, 1.0)
+    Metric::of_durations("calc.one_change_at_250k", times).with_reference(2.35)
 }
 
 /// Measures what a route takes, in a process of its own, which is started as calc is.
@@ -190,7 +190,7 @@ pub fn memory() -> Metric {
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
     let bytes: f64 = text.trim().parse().expect("a number");
-    Metric::once("calc.rss_per_route", "B", bytes).with_reference(512.0, 1.0)
+    Metric::once("calc.rss_per_route", "B", bytes).with_reference(512.0)
 }
 
 /// Returns how many bytes this process has grown by for each route. Each is told and forgotten,

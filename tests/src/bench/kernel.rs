@@ -59,11 +59,9 @@ struct Times {
 }
 
 impl Times {
-    fn metric(mut self, name: String, reference: Option<f64>) -> Metric {
+    fn metric(mut self, name: &str) -> Metric {
         self.floor.sort_unstable();
-        let mut metric = Metric::of_durations(name, self.ours).with_floor(median(&self.floor));
-        metric.reference = reference;
-        metric
+        Metric::of_durations(name, self.ours).with_floor(median(&self.floor))
     }
 }
 
@@ -102,7 +100,8 @@ pub async fn resync_noop(runs: usize) -> Metric {
     }
     apply(&mut agent, &all, false).await;
     times
-        .metric("e2e.kernel_resync_noop.65k".to_owned(), Some(208.0))
+        .metric("e2e.kernel_resync_noop.65k")
+        .with_reference(208.0)
         .asked(Figure::XFloor, 3.0)
 }
 
@@ -166,24 +165,34 @@ async fn with_routes(helper: &Helper, links: &[Link], count: u32, runs: usize) -
         delete.ours.push(apply(&mut agent, &all, false).await);
         raw.dump(0);
     }
-    let label = if count == MOST {
-        "65k".to_owned()
-    } else {
-        format!("{}k", count / 1000)
-    };
-    let most = |reference: f64| (count == MOST).then_some(reference);
-    let mut metrics = vec![add.metric(format!("kernel.initial_add.{label}"), most(1938.0))];
-    if count >= 10_000 {
-        metrics.push(dump.metric(format!("kernel.noop_resync.{label}"), most(208.0)));
+    if count < MOST {
+        let label = format!("{}k", count / 1000);
+        let initial = add.metric(&format!("kernel.initial_add.{label}"));
+        let noop = dump.metric(&format!("kernel.noop_resync.{label}"));
+        return if count < 10_000 {
+            vec![initial]
+        } else {
+            vec![initial, noop]
+        };
     }
-    if count == MOST {
-        metrics.extend([
-            plus_1.metric("kernel.delta.1_at_65k".to_owned(), None),
-            plus_100.metric("kernel.delta.100_at_65k".to_owned(), Some(3.3)),
-            delete.metric("kernel.delete_all.65k".to_owned(), Some(2581.0)),
-        ]);
-    }
-    metrics
+    vec![
+        add.metric("kernel.initial_add.65k")
+            .with_reference(1938.0)
+            .asked(Figure::XReference, 0.2)
+            .asked(Figure::XFloor, 2.0),
+        dump.metric("kernel.noop_resync.65k")
+            .with_reference(208.0)
+            .asked(Figure::XFloor, 3.0),
+        plus_1.metric("kernel.delta.1_at_65k"),
+        plus_100
+            .metric("kernel.delta.100_at_65k")
+            .with_reference(3.3)
+            .asked(Figure::Median, 1.0),
+        delete
+            .metric("kernel.delete_all.65k")
+            .with_reference(2581.0)
+            .asked(Figure::XFloor, 2.0),
+    ]
 }
 
 /// Reads the kernel back, which needs no change.

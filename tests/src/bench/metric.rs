@@ -24,7 +24,7 @@ pub struct Metric {
     pub n: usize,
     /// What the bare system calls for the same keys in the same order took in this run (median).
     pub floor: Option<f64>,
-    /// What the reference implementation takes, scaled to this machine.
+    /// What the reference implementation takes on a machine of this class.
     pub reference: Option<f64>,
     /// What it should be at most.
     pub asked: Vec<Asked>,
@@ -106,11 +106,10 @@ impl Metric {
         self
     }
 
-    /// Adds the reference, in this unit on the machine where it was taken; `scale` is how much
-    /// slower the kernel of this one is.
+    /// Adds the reference, in this unit, as it was taken on a machine of this class.
     #[must_use]
-    pub fn with_reference(mut self, reference: f64, scale: f64) -> Self {
-        self.reference = Some(reference * scale);
+    pub fn with_reference(mut self, reference: f64) -> Self {
+        self.reference = Some(reference);
         self
     }
 

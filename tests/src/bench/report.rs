@@ -98,7 +98,7 @@ pub fn markdown(metrics: &[Metric]) -> String {
         "# The last run of `make bench`\n\n\
          {machine}\n\n\
          *floor*: the bare system calls for the same keys, in the same run. *reference*: what the reference implementation takes, \
-         scaled by the floor where the kernel has a part in it. *asked*: what the project asks of itself. `make bench` writes this page.\n\n"
+         on a machine of this class. *asked*: what the project asks of itself. `make bench` writes this page.\n\n"
     );
     let mut line = |cells: &[String]| {
         writeln!(page, "| {} |", cells.join(" | ")).expect("a string takes all");

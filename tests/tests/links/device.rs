@@ -14,7 +14,7 @@ use tests::{
     world::{Node, Process},
 };
 
-use super::{VXLAN, index, is_again, lacks, listen, shows, test};
+use super::{VXLAN, felix, index, is_again, lacks, listen, shows, test};
 
 /// Has somebody run `deed` on the node whenever `seen` finds the device, until the returned function
 /// is called, which tells how often that was.
@@ -134,10 +134,12 @@ fn what_others_change_of_the_device_is_put_right_at_once() {
         "device::what_others_change_of_the_device_is_put_right_at_once",
         |world| {
             let [node, _] = &world.nodes;
+            node.netns.run("ip link add br9 type bridge");
             let look = || node.kernel_state() + &node.netns.run("ip address show vxlan.calico");
             let before = look();
             for change in [
                 "ip link set vxlan.calico mtu 1300",
+                "ip link set vxlan.calico master br9",
                 "ip address add 169.254.9.9/16 dev vxlan.calico",
                 "ip address del 10.244.1.0/32 dev vxlan.calico",
                 "ip link set vxlan.calico address 02:00:00:00:00:01",
@@ -149,6 +151,22 @@ fn what_others_change_of_the_device_is_put_right_at_once() {
                 });
             }
             node.converged();
+        },
+    );
+}
+
+#[test]
+fn an_mtu_that_the_uplink_does_not_carry_is_told_with_what_it_does() {
+    test(
+        "device::an_mtu_that_the_uplink_does_not_carry_is_told_with_what_it_does",
+        |world| {
+            let [node, _] = &world.nodes;
+            let before = node.kernel_state();
+            felix(node, "vxlanMTU: 9000");
+            node.reports(&["vxlan.calico mtu 9000", "at most 1450", "eth0, 1500"]);
+            felix(node, "vxlanMTU: 575");
+            node.reports(&["spec.vxlanMTU: 575 is not within 576 and 65535"]);
+            is_again(node, &before);
         },
     );
 }

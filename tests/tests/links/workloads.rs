@@ -66,6 +66,14 @@ fn a_link_that_goes_down_and_up_gets_all_again() {
             node.netns.run("ip link set cali-frontend down");
             lacks(node, ROUTE, &["10.244.1.2"]);
             node.converged();
+            eventually("diff says why", || {
+                let output = node.cairnctl("diff").output().unwrap();
+                let text = String::from_utf8(output.stdout).unwrap();
+                let mut lines = text.lines().filter(|line| line.contains("10.244.1.2/32"));
+                let told = ["kernel-route", LINK, "waiting: link is down"];
+                let says = lines.any(|line| told.iter().all(|word| line.contains(word)));
+                says.then_some(()).ok_or(text)
+            });
             node.netns.run("ip link set cali-frontend up");
             is_again(node, &before);
             let loss = bystander.stop();

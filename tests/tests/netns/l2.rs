@@ -384,3 +384,28 @@ fn link_settings_read_back_and_touch_nothing_of_the_hosts() {
         },
     );
 }
+
+#[test]
+fn forwarding_is_forced_only_where_the_host_does_not_forward() {
+    test(
+        "l2::forwarding_is_forced_only_where_the_host_does_not_forward",
+        || async {
+            let (_helper, mut calc) = world().await;
+            let set = Op::LinkSettings(link("cali1"), Some(LinkProfile::Workload));
+            let found = Observed::LinkSettings(link("cali1"), LinkProfile::Workload);
+            let forced = "cat /proc/sys/net/ipv6/conf/cali1/force_forwarding";
+
+            shell("echo 1 > /proc/sys/net/ipv6/conf/all/forwarding");
+            calc.must_apply([set.clone()]).await;
+            assert_eq!(shell(forced).trim(), "0");
+            assert!(calc.read().await.contains(&found));
+
+            // That also turns off the forwarding of each interface.
+            shell("echo 0 > /proc/sys/net/ipv6/conf/all/forwarding");
+            assert!(!calc.read().await.contains(&found));
+            calc.must_apply([set]).await;
+            assert_eq!(shell(forced).trim(), "1");
+            assert!(calc.read().await.contains(&found));
+        },
+    );
+}

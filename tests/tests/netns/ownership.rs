@@ -1,6 +1,8 @@
 //! What others have made under our keys, and what we need not write.
 
-use ipc_proto::{Hop, KernelRoute, Op, OpError, Protocol, RouteKey, RouteKind, Rule, Table};
+use ipc_proto::{
+    Hop, KernelRoute, Observed, Op, OpError, Protocol, RouteKey, RouteKind, Rule, Table,
+};
 use tests::{
     agent::Agent,
     helper::{Helper, link},
@@ -10,7 +12,7 @@ use tests::{
 
 use super::{
     address, prefix,
-    routes::{routes, set, world},
+    routes::{WORLD, routes, set, world},
     sorted, test,
 };
 
@@ -109,6 +111,142 @@ fn a_route_that_another_program_put_in_the_place_of_ours_stays() {
             calc.must_apply([Op::KernelRoute(key("10.1.1.0/26", 0), None)])
                 .await;
             assert_eq!(shell("ip -4 route"), foreign);
+        },
+    );
+}
+
+#[test]
+fn routes_of_a_former_protocol_are_replaced_and_swept() {
+    test(
+        "ownership::routes_of_a_former_protocol_are_replaced_and_swept",
+        || async {
+            shell(WORLD);
+            let helper = Helper::start("uplinks = [\"eth0\"]\nsafe_protocol = 81\n");
+            let mut calc = helper.connect().await;
+            let ours = || {
+                (
+                    key("10.1.1.0/26", 0),
+                    out("eth0", Some("192.0.2.8"), Protocol::Safe),
+                )
+            };
+            shell(
+                "ip route add 10.1.1.0/26 via 192.0.2.8 dev eth0 onlink proto 80
+                 ip route add blackhole 10.1.2.0/26 proto 80",
+            );
+            let routes = |items: Vec<Observed>| {
+                let is_route = |item: &Observed| matches!(item, Observed::KernelRoute(..));
+                items.into_iter().filter(is_route).count()
+            };
+            assert_eq!(routes(calc.read().await), 0, "they are another program's");
+            let failed = calc.apply([set(ours())]).await;
+            assert!(matches!(
+                failed.as_slice(),
+                [(0, OpError::Kernel { errno: 17, .. })]
+            ));
+            drop(helper);
+
+            let helper = Helper::start(
+                "uplinks = [\"eth0\"]\nsafe_protocol = 81\nformer_protocols = [79, 80]\n",
+            );
+            let mut calc = helper.connect().await;
+            assert_eq!(routes(calc.read().await), 2);
+            calc.must_apply([set(ours()), Op::KernelRoute(key("10.1.2.0/26", 0), None)])
+                .await;
+            let left = shell("ip route show 10.1.0.0/16; ip route show root 10.1.0.0/16");
+            assert!(
+                left.contains("10.1.1.0/26 via 192.0.2.8 dev eth0 proto 81"),
+                "{left}"
+            );
+            assert!(!left.contains("10.1.2.0/26"), "{left}");
+        },
+    );
+}
+
+#[test]
+fn another_programs_sibling_under_our_key_stays_and_is_told_once() {
+    test(
+        "ownership::another_programs_sibling_under_our_key_stays_and_is_told_once",
+        || async {
+            shell(WORLD);
+            shell("ip link add cali2 type veth peer name pod2; ip link set cali2 up");
+            let helper = Helper::start("uplinks = [\"eth0\"]\nremove_external_routes = false\n");
+            let mut calc = helper.connect().await;
+            calc.hello().await;
+            for (number, add) in [(7, "append"), (8, "prepend")] {
+                let host = format!("10.1.0.{number}/32");
+                let ours = set((key(&host, 1024), out("cali1", None, Protocol::Device)));
+                calc.must_apply([ours]).await;
+                shell(&format!(
+                    "ip route {add} {host} dev cali2 proto static metric 1024"
+                ));
+            }
+            let both = shell("ip route show 10.1.0.0/24; ip route show root 10.1.0.0/24");
+            assert_eq!(both.matches("cali2 proto static").count(), 2, "{both}");
+            for _ in 0..2 {
+                let read = calc.read().await;
+                let ours = read
+                    .iter()
+                    .filter(|item| matches!(item, Observed::KernelRoute(..)));
+                assert_eq!(ours.count(), 2, "{read:?}");
+            }
+            let log = helper.log();
+            for number in [7, 8] {
+                let told = format!(
+                    "10.1.0.{number}/32 metric 1024: another program's route has this key as well: \
+                     protocol 4 dev cali2"
+                );
+                assert_eq!(log.matches(&told).count(), 1, "{log}");
+            }
+            assert_eq!(
+                shell("ip route show 10.1.0.0/24; ip route show root 10.1.0.0/24"),
+                both
+            );
+        },
+    );
+}
+
+#[test]
+fn another_programs_way_that_the_kernel_joined_with_ours_is_told_before_it_ends() {
+    test(
+        "ownership::another_programs_way_that_the_kernel_joined_with_ours_is_told_before_it_ends",
+        || async {
+            let (helper, mut calc) = world().await;
+            let ours = || {
+                (
+                    key("fd00:1:1::/64", 0),
+                    out("eth0", Some("2001:db8::8"), Protocol::Safe),
+                )
+            };
+            calc.must_apply([set(ours())]).await;
+            shell("ip -6 route append fd00:1:1::/64 via 2001:db8::9 dev eth0 proto bird");
+            let joined = shell("ip -6 route show fd00:1:1::/64");
+            assert_eq!(joined.matches("nexthop").count(), 2, "{joined}");
+            calc.must_apply([set(ours())]).await;
+            let left = shell("ip -6 route show fd00:1:1::/64");
+            assert!(
+                left.contains("2001:db8::8") && !left.contains("2001:db8::9"),
+                "{left}"
+            );
+            let log = helper.log();
+            assert!(
+                log.contains("fd00:1:1::/64 metric 1024: it had other ways than asked for")
+                    && log.contains("via 2001:db8::8 dev eth0, via 2001:db8::9 dev eth0"),
+                "{log}"
+            );
+            // Where the other program's is first, it is named with all its ways.
+            shell(
+                "ip -6 route add fd00:1:2::/64 via 2001:db8::9 dev eth0 proto bird
+                 ip -6 route append fd00:1:2::/64 via 2001:db8::7 dev eth0 proto bird",
+            );
+            let foreign = shell("ip -6 route show fd00:1:2::/64");
+            let ours = out("eth0", Some("2001:db8::8"), Protocol::Safe);
+            let failed = calc.apply([set((key("fd00:1:2::/64", 0), ours))]).await;
+            let [(0, error)] = failed.as_slice() else {
+                panic!("{failed:?}");
+            };
+            let named = "protocol 12 via 2001:db8::9 dev eth0, via 2001:db8::7 dev eth0";
+            assert!(error.to_string().contains(named), "{error}");
+            assert_eq!(shell("ip -6 route show fd00:1:2::/64"), foreign);
         },
     );
 }
@@ -230,7 +368,7 @@ fn rules_of_ours_are_made_read_and_removed_and_others_stay() {
             };
             let observed = || {
                 let rules = rules.iter().cloned();
-                rules.map(ipc_proto::Observed::Rule).collect::<Vec<_>>()
+                rules.map(Observed::Rule).collect::<Vec<_>>()
             };
             calc.must_apply(ops(true)).await;
             assert_eq!(sorted(calc.read().await), sorted(observed()));

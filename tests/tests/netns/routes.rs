@@ -9,7 +9,7 @@ use tests::{
 use super::{address, prefix, sorted, test};
 
 /// An uplink with addresses, a workload's link, and an interface of no concern.
-const WORLD: &str = "
+pub(super) const WORLD: &str = "
     ip link add eth0 type veth peer name far0
     ip link add cali1 type veth peer name pod1
     ip link add other0 type veth peer name other1

@@ -65,7 +65,8 @@ pub(super) fn migration(
             return Err(Rule::TwoNames("selector").at("spec.target.workloadEndpoint"));
         }
     };
-    Ok(Some(Value::Migration(Migration { source, target })))
+    let migration = Migration { source, target };
+    Ok(Some(Value::Migration(Box::new(migration))))
 }
 
 impl Migration {

@@ -51,7 +51,7 @@ pub(super) fn node(
         wireguard_v6: address_of(&spec.wireguard.interface_ipv6_address, true)
             .map_err(at("wireguard.interfaceIPv6Address"))?,
     };
-    Ok(Value::Node(node, resource.metadata.labels))
+    Ok(Value::Node(Box::new(node), resource.metadata.labels))
 }
 
 fn addresses(spec: &NodeSpec, flaws: &mut Vec<Flaw>) -> Vec<NodeAddress> {

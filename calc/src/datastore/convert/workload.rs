@@ -56,8 +56,8 @@ pub(super) fn workload(
     };
     let spoofs = !spec.allow_spoofed_source_prefixes.is_empty();
     Ok(Some(Value::Workload {
-        key,
-        workload,
+        key: Box::new(key),
+        workload: Box::new(workload),
         labels,
         spoofs,
     }))
@@ -69,7 +69,7 @@ fn key(object: &ObjectKey, spec: &WorkloadSpec) -> Result<WorkloadKey, Flaw> {
         return Err(Rule::Missing.at("metadata.namespace"));
     }
     let [node, orchestrator, workload, endpoint] = name_parts(&object.name)
-        .ok_or_else(|| Rule::EndpointName(object.name.clone()).at("metadata.name"))?;
+        .ok_or_else(|| Rule::EndpointName(object.name.to_string()).at("metadata.name"))?;
     let (said, field) = match orchestrator.as_str() {
         "k8s" => (spec.pod.as_str(), "spec.pod"),
         "cni" => (spec.container_id.as_str(), "spec.containerID"),

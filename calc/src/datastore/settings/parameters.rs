@@ -22,7 +22,7 @@ pub(super) type Parameter = (
     fn(&mut Effective, &str) -> Result<(), Rule>,
 );
 
-pub(super) const PARAMETERS: [Parameter; 20] = [
+pub(super) const PARAMETERS: [Parameter; 23] = [
     ("RouteSource", "routeSource", |to, text| {
         to.config.route_source = match text.to_ascii_lowercase().as_str() {
             "calicoipam" => RouteSource::CalicoIpam,
@@ -92,6 +92,18 @@ pub(super) const PARAMETERS: [Parameter; 20] = [
         };
         Ok(())
     }),
+    ("RouteSyncDisabled", "routeSyncDisabled", |to, text| {
+        to.config.route_sync_disabled = boolean(text)?;
+        Ok(())
+    }),
+    ("Ipv6Support", "ipv6Support", |to, text| {
+        to.config.ipv6 = boolean(text)?;
+        Ok(())
+    }),
+    ("VXLANEnabled", "vxlanEnabled", |to, text| {
+        to.config.vxlan = boolean(text)?;
+        Ok(())
+    }),
     ("VXLANVNI", "vxlanVNI", |to, text| {
         to.config.vxlan_vni = number(text, 1, 0xff_ffff)?;
         Ok(())
@@ -101,11 +113,11 @@ pub(super) const PARAMETERS: [Parameter; 20] = [
         Ok(())
     }),
     ("VXLANMTU", "vxlanMTU", |to, text| {
-        to.config.vxlan_mtu = mtu(text)?;
+        to.config.vxlan_mtu = mtu(text, MIN_MTU)?;
         Ok(())
     }),
     ("VXLANMTUV6", "vxlanMTUV6", |to, text| {
-        to.config.vxlan_mtu_v6 = mtu(text)?;
+        to.config.vxlan_mtu_v6 = mtu(text, MIN_MTU_V6)?;
         Ok(())
     }),
     (
@@ -179,10 +191,14 @@ pub(super) const PARAMETERS: [Parameter; 20] = [
 ];
 
 const MAX_PRIORITY: i64 = 2_147_483_646;
+/// The packets that each IPv4 host takes in (RFC 791), and each link of IPv6 carries (RFC 8200).
+const MIN_MTU: i64 = 576;
+const MIN_MTU_V6: i64 = 1280;
+const MAX_MTU: i64 = 0xffff;
 
 impl FelixSpec {
     /// The raw text of each field by the internal name of its parameter; none where unset.
-    pub(super) fn raw(self) -> [(&'static str, Option<String>); 20] {
+    pub(super) fn raw(self) -> [(&'static str, Option<String>); 23] {
         let integer = |value: Option<i64>| value.map(|value| value.to_string());
         let boolean = |value: Option<bool>| value.map(|value| value.to_string());
         let list = |value: Option<Vec<String>>| value.map(|values| values.join(","));
@@ -199,6 +215,9 @@ impl FelixSpec {
             ("ServiceLoopPrevention", Some(self.service_loop_prevention)),
             ("ProgramClusterRoutes", Some(self.program_cluster_routes)),
             ("BPFRedirectToPeer", Some(self.bpf_redirect_to_peer)),
+            ("RouteSyncDisabled", boolean(self.route_sync_disabled)),
+            ("Ipv6Support", boolean(self.ipv6_support)),
+            ("VXLANEnabled", boolean(self.vxlan_enabled)),
             ("VXLANVNI", integer(self.vxlan_vni)),
             ("VXLANPort", integer(self.vxlan_port)),
             ("VXLANMTU", integer(self.vxlan_mtu)),
@@ -313,8 +332,16 @@ fn in_seconds(text: &str) -> Option<f64> {
 }
 
 /// 0 leaves it to us.
-fn mtu(text: &str) -> Result<Option<u32>, Rule> {
-    number(text, 0, 0xffff).map(|mtu| Some(mtu).filter(|mtu| *mtu != 0))
+fn mtu(text: &str, least: i64) -> Result<Option<u32>, Rule> {
+    match number(text, i64::MIN, i64::MAX)? {
+        0 => Ok(None),
+        given if (least..=MAX_MTU).contains(&given) => Ok(u32::try_from(given).ok()),
+        given => Err(Rule::Mtu {
+            given,
+            least,
+            most: MAX_MTU,
+        }),
+    }
 }
 
 /// Reads an address, or `iface:` and the name of an interface, which Felix does not know.

@@ -20,7 +20,7 @@ pub(super) struct File {
 }
 
 /// An object that could be decoded.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Object {
     pub(super) line: u64,
     /// None if it counts as absent.

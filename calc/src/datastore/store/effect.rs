@@ -3,132 +3,245 @@
 //! A function of what holds alone: in which order the objects came does not matter. Never changes
 //! what holds.
 
-use super::{Held, Report, Store};
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+
+use super::{FileName, Store, contents::File};
 use crate::{
     datastore::{
-        convert::{Migration, Value},
+        convert::{Flaw, Migration, Value},
         document::{Kind, ObjectKey},
         selector::Labels,
-        settings::{Effective, Settings},
-        view::View,
+        settings::{Clash, Effective, Settings},
     },
-    event::{MigrationRole, Workload, WorkloadKey},
+    event::{Event, MigrationRole, Node, Workload, WorkloadKey},
 };
 
+/// What an event is about.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    Config,
+    Services,
+    Node(ObjectKey),
+    Pool(IpNet),
+    Block(IpNet),
+    Workload(Box<(WorkloadKey, ObjectKey)>),
+}
+
+/// What meanings depend on besides the objects themselves.
+pub(super) struct Sight<'a> {
+    store: &'a Store,
+    effective: Effective,
+    migrations: Vec<&'a Migration>,
+}
+
 impl Store {
-    /// What the calculator shall see.
-    pub(super) fn view(&self, report: &mut Report) -> View {
-        let Effective { config, spoofing } = self.settings();
-        let mut view = View {
-            config,
-            ..View::default()
-        };
-        let migrations = self.migrations();
-        for (key, Held { file, object }) in &self.held {
-            // Of several with the same CIDR the one with the smallest name counts.
-            let mut taken = false;
-            match &object.value {
-                None
-                | Some(Value::Settings(_) | Value::SelectedSettings(_) | Value::Migration(_)) => {}
-                Some(Value::Services(services)) => view.services = services.clone(),
-                Some(Value::Node(node, _)) => {
-                    view.nodes.insert(key.name.clone(), node.clone());
-                }
-                Some(Value::Pool(cidr, pool)) => {
-                    taken = view.pools.contains_key(cidr);
-                    view.pools.entry(*cidr).or_insert_with(|| pool.clone());
-                }
-                Some(Value::Block(cidr, block)) => {
-                    taken = view.blocks.contains_key(cidr);
-                    view.blocks.entry(*cidr).or_insert_with(|| block.clone());
-                }
-                Some(Value::Workload { spoofs: true, .. }) if !spoofing => {
-                    let text = format!(
-                        "{key}: spec.allowSpoofedSourcePrefixes: needs workloadSourceSpoofing Any \
-                         in the FelixConfiguration; the object counts as absent"
-                    );
-                    report.note(file, object.line, text);
-                }
-                Some(Value::Workload {
-                    key,
-                    workload,
-                    labels,
-                    ..
-                }) => {
-                    let workload = Workload {
-                        migration: role(&migrations, key, labels),
-                        ..workload.clone()
-                    };
-                    view.workloads.insert(key.clone(), workload);
+    /// What events may be about if something else holds of `touched` objects once `news` are taken in:
+    /// each once, in order.
+    pub(super) fn subjects(
+        &self,
+        touched: &BTreeSet<ObjectKey>,
+        news: &BTreeMap<FileName, Option<File>>,
+    ) -> Vec<Subject> {
+        let mut subjects = Vec::new();
+        if self.told.is_none() {
+            subjects.extend([Subject::Config, Subject::Services]);
+        }
+        let mut migrations = Vec::new();
+        let mut take = |key: &ObjectKey, value: Option<&Value>| match value {
+            None => {}
+            Some(Value::Settings(_) | Value::SelectedSettings(_)) => self.config(&mut subjects),
+            Some(Value::Services(_)) => subjects.push(Subject::Services),
+            Some(Value::Node(..)) => {
+                subjects.push(Subject::Node(key.clone()));
+                if *key.name == *self.node {
+                    self.config(&mut subjects);
                 }
             }
-            if taken {
-                let text = format!(
-                    "{key}: spec.cidr: is that of another object too, whose name comes first and \
-                     which holds; remove one"
-                );
-                report.note(file, object.line, text);
+            Some(Value::Pool(cidr, _)) => subjects.push(Subject::Pool(*cidr)),
+            Some(Value::Block(cidr, _)) => subjects.push(Subject::Block(*cidr)),
+            Some(Value::Workload { key: workload, .. }) => {
+                let both = (WorkloadKey::clone(workload), key.clone());
+                subjects.push(Subject::Workload(Box::new(both)));
+            }
+            Some(Value::Migration(migration)) => migrations.push(migration.clone()),
+        };
+        for key in touched {
+            for (_, object) in self.objects.definitions(key) {
+                take(key, object.value.as_ref());
+            }
+            take(key, self.objects.value(key));
+        }
+        for file in news.values().flatten() {
+            for (key, object) in file
+                .objects
+                .iter()
+                .filter(|(key, _)| touched.contains(*key))
+            {
+                take(key, object.value.as_ref());
             }
         }
-        view
+        if !migrations.is_empty() {
+            for (object, value) in self.objects.of_kind(Kind::WorkloadEndpoint) {
+                if let Value::Workload { key, labels, .. } = value
+                    && migrations
+                        .iter()
+                        .any(|migration| migration.role(key, labels) != MigrationRole::None)
+                {
+                    let both = (WorkloadKey::clone(key), object.clone());
+                    subjects.push(Subject::Workload(Box::new(both)));
+                }
+            }
+        }
+        subjects.sort_unstable();
+        subjects.dedup();
+        subjects
     }
 
-    /// The settings of our node: its own before those of a selection that it belongs to, and
-    /// those before the cluster's.
-    fn settings(&self) -> Effective {
-        let named = |name: &str| match self.value(Kind::FelixConfiguration, name) {
-            Some(Value::Settings(settings)) => Some(settings),
-            _ => None,
+    /// Adds what depends on the settings.
+    fn config(&self, subjects: &mut Vec<Subject>) {
+        subjects.push(Subject::Config);
+        for key in self.objects.spoofers() {
+            if let Some(Value::Workload { key: workload, .. }) = self.objects.value(key) {
+                let both = (WorkloadKey::clone(workload), key.clone());
+                subjects.push(Subject::Workload(Box::new(both)));
+            }
+        }
+    }
+
+    /// What meanings depend on at present.
+    pub(super) fn sight(&self) -> Sight<'_> {
+        let migrations = self.objects.of_kind(Kind::LiveMigration);
+        let migrations = migrations.filter_map(|(_, value)| {
+            if let Value::Migration(migration) = value {
+                Some(&**migration)
+            } else {
+                None
+            }
+        });
+        Sight {
+            store: self,
+            effective: self.settings().0,
+            migrations: migrations.collect(),
+        }
+    }
+
+    /// What is in force on our node, and what does not go together, with the object that sets it: its own
+    /// settings come before those of a selection that it belongs to, and those before the cluster's.
+    pub(super) fn settings(&self) -> (Effective, Vec<(ObjectKey, Flaw)>) {
+        let named = |name: &str| {
+            let key = ObjectKey {
+                name: name.into(),
+                ..ObjectKey::first(Kind::FelixConfiguration)
+            };
+            match self.objects.value(&key) {
+                Some(Value::Settings(settings)) => Some((key, settings)),
+                _ => None,
+            }
         };
-        let sources: Vec<&Settings> = named(&format!("node.{}", self.node))
-            .into_iter()
-            .chain(self.selected_settings())
-            .chain(named("default"))
-            .collect();
-        Effective::resolve(&sources)
+        let (keys, sources): (Vec<ObjectKey>, Vec<&Settings>) =
+            named(&format!("node.{}", self.node))
+                .into_iter()
+                .chain(self.selected_settings())
+                .chain(named("default"))
+                .unzip();
+        let mut clashes = Vec::new();
+        let effective = Effective::resolve(&sources, &mut clashes);
+        let object = |Clash { source, flaw }| Some((keys.get(source)?.clone(), flaw));
+        (effective, clashes.into_iter().filter_map(object).collect())
     }
 
     /// Of the settings for selections of nodes those that hold on ours: the oldest, and of several
     /// as old the one whose name comes first. None as long as our node, and so its labels, is not
     /// known.
-    fn selected_settings(&self) -> Option<&Settings> {
+    fn selected_settings(&self) -> Option<(ObjectKey, &Settings)> {
         let Some(Value::Node(_, labels)) = self.value(Kind::Node, &self.node) else {
             return None;
         };
-        let selected = self.held.values().filter_map(|held| {
-            if let Some(Value::SelectedSettings(selected)) = &held.object.value {
-                Some(selected).filter(|selected| selected.nodes.matches(labels))
+        let settings = self.objects.of_kind(Kind::FelixConfiguration);
+        let selected = settings.filter_map(|(key, value)| {
+            if let Value::SelectedSettings(selected) = value {
+                Some((key, selected)).filter(|_| selected.nodes.matches(labels))
             } else {
                 None
             }
         });
-        // Of equal ones this is the first, and they are in the order of their names.
-        let oldest = selected.min_by_key(|selected| &selected.created);
-        oldest.map(|selected| &selected.settings)
-    }
-
-    fn migrations(&self) -> Vec<&Migration> {
-        let values = self.held.values().map(|held| &held.object.value);
-        values
-            .filter_map(|value| {
-                if let Some(Value::Migration(migration)) = value {
-                    Some(migration)
-                } else {
-                    None
-                }
-            })
-            .collect()
+        let oldest = selected.min_by_key(|(key, selected)| (&selected.created, *key));
+        oldest.map(|(key, selected)| (key.clone(), &selected.settings))
     }
 
     /// What the object of that name means, of a kind without namespaces.
     fn value(&self, kind: Kind, name: &str) -> Option<&Value> {
         let key = ObjectKey {
-            kind,
-            namespace: String::new(),
-            name: name.to_owned(),
+            name: name.into(),
+            ..ObjectKey::first(kind)
         };
-        self.held.get(&key)?.object.value.as_ref()
+        self.objects.value(&key)
     }
+}
+
+impl Sight<'_> {
+    /// What the calculator shall be told of a subject.
+    pub(super) fn meaning(&self, subject: &Subject) -> Event {
+        let objects = &self.store.objects;
+        // Of several with the same CIDR the one with the smallest name counts.
+        let first = |kind, cidr| objects.value(objects.with_cidr(kind, cidr).next()?);
+        match subject {
+            Subject::Config => Event::Config(self.effective.config.clone()),
+            Subject::Services => match self.store.value(Kind::BgpConfiguration, "default") {
+                Some(Value::Services(services)) => Event::Services(services.clone()),
+                _ => Event::Services(crate::event::Services::default()),
+            },
+            Subject::Node(key) => {
+                let node = match objects.value(key) {
+                    Some(Value::Node(node, _)) => Some(Node::clone(node)),
+                    _ => None,
+                };
+                Event::Node(key.name.to_string(), node)
+            }
+            Subject::Pool(cidr) => match first(Kind::IpPool, *cidr) {
+                Some(Value::Pool(_, pool)) => Event::Pool(*cidr, Some(pool.clone())),
+                _ => Event::Pool(*cidr, None),
+            },
+            Subject::Block(cidr) => match first(Kind::IpamBlock, *cidr) {
+                Some(Value::Block(_, block)) => Event::Block(*cidr, Some(block.clone())),
+                _ => Event::Block(*cidr, None),
+            },
+            Subject::Workload(both) => {
+                let (workload, key) = &**both;
+                Event::Workload(workload.clone(), self.workload(workload, key))
+            }
+        }
+    }
+
+    fn workload(&self, named: &WorkloadKey, object: &ObjectKey) -> Option<Workload> {
+        let Value::Workload {
+            key,
+            workload,
+            labels,
+            spoofs,
+        } = self.store.objects.value(object)?
+        else {
+            return None;
+        };
+        let counts = **key == *named && (!spoofs || self.effective.spoofing);
+        counts.then(|| Workload {
+            migration: role(&self.migrations, key, labels),
+            ..Workload::clone(workload)
+        })
+    }
+}
+
+/// Whether an event tells that something is no longer there.
+pub(super) fn is_gone(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Node(_, None)
+            | Event::Pool(_, None)
+            | Event::Block(_, None)
+            | Event::Workload(_, None)
+    )
 }
 
 fn role(migrations: &[&Migration], key: &WorkloadKey, labels: &Labels) -> MigrationRole {

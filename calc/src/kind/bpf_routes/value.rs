@@ -30,6 +30,9 @@ impl BpfRoutes {
         route: Option<&Route<NodeId>>,
         world: &World<'_>,
     ) -> Option<BpfRoute> {
+        if !world.index.wants(Family::of_net(cidr)) {
+            return None;
+        }
         let independent = self.independent(cidr, world.index);
         let mut entry = match route.copied().and_then(relevant) {
             Some(route) => routed(cidr, &route, independent, world.index),

@@ -139,6 +139,8 @@ impl Node {
             self.kept.remove(tunnel);
             true
         }));
+        let syncs = self.calculator.syncs_routes();
+        self.reconciler.handle(now, Input::RouteSync(syncs));
         if let Err(error) = self.reconciler.want_all(wanted) {
             tracing::error!("{error}");
         }

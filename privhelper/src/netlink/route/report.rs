@@ -186,21 +186,33 @@ impl<'a> Report<'a> {
     /// Describes it to the operator.
     pub(in super::super) fn describe(&self, links: &Links) -> String {
         let mut text = format!("protocol {}", self.protocol);
-        if let Some(via) = self.via {
-            write!(text, " via {via}").unwrap_or_default();
-        }
-        let name = |index| match links.by_index(index) {
-            Some(state) => state.link.name.to_string(),
-            None => format!("{index}"),
+        let one = match (self.via, self.oif.filter(|_| !refuses(self.kind))) {
+            (None, None) => None,
+            way => Some(way),
         };
-        match (self.oif, self.hops) {
-            (Some(index), _) if !refuses(self.kind) => {
-                write!(text, " dev {}", name(index)).unwrap_or_default();
+        let many = hops(self.hops.unwrap_or_default());
+        let many = many.map(|hop| (gateway(hop.attributes), Some(hop.index)));
+        let mut comma = "";
+        for (via, index) in one.into_iter().chain(many) {
+            text.push_str(comma);
+            comma = ",";
+            if let Some(via) = via {
+                write!(text, " via {via}").unwrap_or_default();
             }
-            (_, Some(_)) => text.push_str(", multipath"),
-            (Some(_) | None, None) => {}
+            match index.map(|index| (index, links.by_index(index))) {
+                Some((_, Some(state))) => write!(text, " dev {}", state.link.name),
+                Some((index, None)) => write!(text, " dev {index}"),
+                None => Ok(()),
+            }
+            .unwrap_or_default();
         }
         text
+    }
+
+    /// Returns whether it has several ways, which in IPv6 may be those of several programs: the kernel
+    /// joins them, and tells the protocol of one alone.
+    pub(in super::super) fn may_be_joined(&self) -> bool {
+        self.hops.is_some() && matches!(self.key.prefix, IpNet::V6(_))
     }
 
     /// Returns whether it has the scope that a request for this would give it.
@@ -260,6 +272,12 @@ struct NextHop<'a> {
     weight: u8,
     index: u32,
     attributes: &'a [u8],
+}
+
+fn gateway(attributes_of_hop: &[u8]) -> Option<IpAddr> {
+    attributes(attributes_of_hop)
+        .find(|(attribute, _)| *attribute == RTA_GATEWAY)
+        .and_then(|(_, value)| ip(value))
 }
 
 fn hops(bytes: &[u8]) -> impl Iterator<Item = NextHop<'_>> {

@@ -6,7 +6,10 @@ use ipc_proto::{IfName, Mac, TunnelDevice};
 use netlink_packet_route::{
     AddressFamily,
     address::{AddressAttribute, AddressMessage},
-    link::{InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
+    link::{
+        InfoData, InfoKind, InfoPortKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo,
+        LinkMessage,
+    },
 };
 
 /// What cannot be changed in place.
@@ -57,6 +60,8 @@ pub(super) struct Actual {
     pub(super) up: bool,
     pub(super) mac: Option<Mac>,
     pub(super) mtu: u32,
+    /// Whether it is a part of another one, as of a bridge; a VRF has it go on as it is.
+    pub(super) enslaved: bool,
     /// None if it is of another kind.
     pub(super) fixed: Option<Fixed>,
 }
@@ -69,8 +74,10 @@ pub(super) fn take_apart(message: &LinkMessage) -> Actual {
         up: message.header.flags.contains(LinkFlags::Up),
         mac: None,
         mtu: 0,
+        enslaved: false,
         fixed: None,
     };
+    let mut in_vrf = false;
     #[expect(clippy::wildcard_enum_match_arm, reason = "the rest is of no matter")]
     for attribute in &message.attributes {
         match attribute {
@@ -79,16 +86,22 @@ pub(super) fn take_apart(message: &LinkMessage) -> Actual {
             }
             LinkAttribute::IfName(name) => actual.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => actual.mtu = *mtu,
+            LinkAttribute::Controller(other) => actual.enslaved = *other != 0,
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
-                    if let LinkInfo::Data(InfoData::Vxlan(options)) = info {
-                        actual.fixed = Some(fixed(options));
+                    match info {
+                        LinkInfo::Data(InfoData::Vxlan(options)) => {
+                            actual.fixed = Some(fixed(options));
+                        }
+                        LinkInfo::PortKind(InfoPortKind::Vrf) => in_vrf = true,
+                        _ => {}
                     }
                 }
             }
             _ => {}
         }
     }
+    actual.enslaved &= !in_vrf;
     actual
 }
 

@@ -46,7 +46,7 @@ pub async fn full_map() -> Vec<Metric> {
     let pids = cairn.pids().await;
     let memory = |name: &str, id, most| {
         Metric::once(format!("e2e.rss.{name}_at_250k"), "MiB", resident(id))
-            .with_reference(REFERENCE, 1.0)
+            .with_reference(REFERENCE)
             .asked(Figure::Median, most)
     };
     let mut metrics = vec![

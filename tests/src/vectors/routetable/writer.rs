@@ -192,7 +192,8 @@ impl Writer {
             | Reason::Contested
             | Reason::Grace
             | Reason::Flows
-            | Reason::Unread => None,
+            | Reason::Unread
+            | Reason::LinkDown => None,
         };
         let differing = self.differing_routes().into_iter();
         let failed = differing.filter_map(|(key, reason)| Some((key, why(reason)?)));

@@ -1,14 +1,12 @@
 //! What the helper reads: interfaces, and of the rest only what is ours.
 
-use std::collections::BTreeSet;
-
 use ipc_proto::{
     BpfRoute, BpfTarget, FdbKey, Flags, Hop, KernelRoute, Lane, Link, LinkRole, LinkState,
     NeighbourKey, Observed, Op, RouteKey, RouteKind, Tunnel, TunnelDevice,
 };
 use ipnet::IpNet;
 use privhelper::{
-    links::Links,
+    links::{Links, Unseen},
     policy::{self, Found, Policy},
 };
 
@@ -26,7 +24,7 @@ impl Kernel {
     /// All interfaces, as a table.
     pub(crate) fn table(&self, policy: &Policy) -> Links {
         let mut links = Links::default();
-        links.update(self.links(policy), &BTreeSet::new());
+        links.update(self.links(policy), &Unseen::default());
         links
     }
 

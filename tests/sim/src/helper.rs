@@ -6,7 +6,7 @@
 mod write;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     mem,
     net::IpAddr,
 };
@@ -15,8 +15,9 @@ use ipc_proto::{
     Ack, Batch, Feed, FlowsDone, Incarnation, Lane, Lease, LinkState, Mac, Observed, Op, OpError,
     VERSION, Welcome,
 };
+use ipnet::IpNet;
 use privhelper::{
-    links::Links,
+    links::{Links, Unseen},
     order::{self, Checked},
     policy::Policy,
 };
@@ -161,13 +162,17 @@ impl Helper {
         let states = kernel.links(policy);
         let falls = mem::take(&mut kernel.falls);
         let losses = mem::take(&mut kernel.losses);
+        let lost = mem::take(&mut kernel.lost);
         for index in losses.difference(&falls).copied() {
             let after = states.iter().find(|state| state.link.index == index);
             if let (Some(before), Some(after)) = (self.links.by_index(index), after) {
-                self.missed_loss |= !shows_loss(before, after);
+                let lost = lost.get(&index);
+                let is_told = |own: &IpNet| lost.is_some_and(|lost| lost.contains(&own.addr()));
+                let told = before.addresses.iter().any(is_told);
+                self.missed_loss |= !told && !shows_loss(before, after);
             }
         }
-        self.links.update(states, &falls);
+        self.links.update(states, &Unseen { down: falls, lost });
     }
 
     /// Goes half of the way with a request.
@@ -217,7 +222,7 @@ impl Helper {
 
     fn welcome(&mut self, states: Vec<LinkState>, feed: u64, ground: &mut Ground<'_>) -> Message {
         let mut links = Links::default();
-        links.update(states.iter().cloned(), &BTreeSet::new());
+        links.update(states.iter().cloned(), &Unseen::default());
         let mut observed: Vec<Observed> = states.into_iter().map(Observed::Link).collect();
         if ground.bug == Some(Bug::NeighboursByMemory) {
             let mut remembering = ground.kernel.clone();

@@ -96,6 +96,7 @@ pub(super) fn policy(narrow: bool) -> Policy {
         excluded: Vec::new(),
         device_protocol: 3,
         safe_protocol: 80,
+        former_protocols: Vec::new(),
         second_table: None,
         remove_external_routes: true,
         allow: if narrow {

@@ -141,6 +141,7 @@ impl Kernel {
         let last = ipv4(own) && !device.addresses.iter().any(ipv4);
         self.disturbed.links.insert(index);
         self.losses.insert(index);
+        self.lost.entry(index).or_default().insert(own.addr());
         // Another device may have it as well.
         if !self.is_own(own.addr()) {
             for routes in self.routes.values_mut() {

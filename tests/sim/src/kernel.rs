@@ -200,6 +200,8 @@ pub(super) struct Kernel {
     pub(super) others: BTreeSet<Kind>,
     /// Interfaces of which something went away with their state.
     pub(super) losses: BTreeSet<u32>,
+    /// The addresses that were taken from interfaces.
+    pub(super) lost: BTreeMap<u32, BTreeSet<IpAddr>>,
     /// Interfaces that were said to be down.
     pub(super) falls: BTreeSet<u32>,
     next_index: u32,
@@ -221,6 +223,7 @@ impl Kernel {
             drifted: BTreeSet::new(),
             others: BTreeSet::new(),
             losses: BTreeSet::new(),
+            lost: BTreeMap::new(),
             falls: BTreeSet::new(),
             next_index: 1,
         };

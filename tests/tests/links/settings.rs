@@ -1,0 +1,94 @@
+//! What the configuration of the node leaves to others, or has removed.
+
+use super::{felix, is_again, lacks, shows, test};
+use tests::{netns::shell, wait::eventually, world::Node};
+
+/// Returns what `cairnctl` prints.
+fn cairnctl(node: &Node, arguments: &str) -> String {
+    let output = node.cairnctl(arguments).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn routes_that_are_left_to_others_stay_as_they_are() {
+    test(
+        "settings::routes_that_are_left_to_others_stay_as_they_are",
+        |world| {
+            let [node, _] = &world.nodes;
+            let before = node.kernel_state();
+            let kernel = || cairnctl(node, "routes --kernel");
+            felix(node, "routeSyncDisabled: true");
+            eventually("no kernel routes are shown", || {
+                let shown = kernel();
+                (shown.lines().count() == 1).then_some(()).ok_or(shown)
+            });
+            // One of a pod is missing, another is too many, and of one pod the route is no longer wanted.
+            node.netns.run("ip route del 10.244.2.0/26");
+            node.netns
+                .run("ip route add 10.244.1.77 dev cali-cart proto 3");
+            let left = node.netns.run("ip route show");
+            node.edit("workloads.yaml", "10.244.1.2/32", "10.244.1.9/32");
+            // The rest goes on.
+            shows(node, "ip neigh show", &["10.244.1.9"]);
+            eventually("the BPF route", || {
+                let shown = cairnctl(node, "routes");
+                shown.contains("10.244.1.9/32").then_some(()).ok_or(shown)
+            });
+            cairnctl(node, "resync");
+            node.converged();
+            assert_eq!(node.netns.run("ip route show"), left);
+            let differing = cairnctl(node, "diff");
+            assert!(
+                differing.starts_with("all is as it should be"),
+                "{differing}"
+            );
+
+            node.edit("workloads.yaml", "10.244.1.9/32", "10.244.1.2/32");
+            felix(node, "routeSyncDisabled: false");
+            is_again(node, &before);
+        },
+    );
+}
+
+#[test]
+fn routes_outlive_the_address_that_they_name_as_their_source_being_made_again() {
+    test(
+        "settings::routes_outlive_the_address_that_they_name_as_their_source_being_made_again",
+        |world| {
+            let [node, _] = &world.nodes;
+            node.netns.run("ip address add 10.9.9.9/32 dev eth0");
+            felix(node, "deviceRouteSourceAddress: 10.9.9.9");
+            shows(node, "ip route show 10.244.2.0/26", &["src 10.9.9.9"]);
+            node.converged();
+            let before = node.kernel_state();
+            let batch = "printf 'address del 10.9.9.9/32 dev eth0\\n\
+                         address add 10.9.9.9/32 dev eth0\\n' | ip -batch -";
+            node.netns.within(|| shell(batch)).join().unwrap();
+            is_again(node, &before);
+        },
+    );
+}
+
+#[test]
+fn without_ipv6_and_vxlan_nothing_of_them_is_left_and_all_comes_back() {
+    test(
+        "settings::without_ipv6_and_vxlan_nothing_of_them_is_left_and_all_comes_back",
+        |world| {
+            let [node, _] = &world.nodes;
+            let before = node.kernel_state();
+            felix(node, "ipv6Support: false");
+            lacks(node, "ip -o link show type vxlan", &["vxlan-v6.calico"]);
+            lacks(node, "ip -6 route show", &["fd00:244"]);
+            node.converged();
+            let bpf = cairnctl(node, "routes");
+            assert!(!bpf.contains("fd00:"), "{bpf}");
+            assert!(bpf.contains("10.244.2.0/26"), "{bpf}");
+            felix(node, "vxlanEnabled: false");
+            lacks(node, "ip -o link show type vxlan", &["vxlan"]);
+            lacks(node, "ip route show", &["10.244.2.0/26"]);
+            node.converged();
+            felix(node, "");
+            is_again(node, &before);
+        },
+    );
+}
