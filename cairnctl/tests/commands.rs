@@ -270,6 +270,7 @@ privhelper:
 calc:
   InSync    yes
   Problems  pool x: bad CIDR
+  Resyncs   0
 "
     );
     assert_eq!(output.status.code(), Some(0));

@@ -412,12 +412,9 @@ struct OtherRelease;
 
 #[zbus::interface(name = "io.cairn.Dataplane1")]
 impl OtherRelease {
-    #[expect(
-        clippy::unused_self,
-        clippy::used_underscore_binding,
-        reason = "a method of the interface"
-    )]
-    fn hello(&self, _hello: ByteBuf) -> fdo::Result<ByteBuf> {
+    #[expect(clippy::unused_self, reason = "a method of the interface")]
+    fn hello(&self, hello: ByteBuf) -> fdo::Result<ByteBuf> {
+        drop(hello);
         Err(fdo::Error::NotSupported("speaks version 77".to_owned()))
     }
 }
