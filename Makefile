@@ -21,7 +21,7 @@ test: build  ## runs every test (root: they make network namespaces)
 fuzz:  ## feeds calc documents and events, and the helper batches, for some minutes (CAIRN_FUZZ_RUNS: how many)
 	CAIRN_FUZZ_RUNS=$${CAIRN_FUZZ_RUNS:-50000} cargo test --release -p calc -p privhelper --test fuzz
 
-bench: setup  ## measures against the raw kernel and the reference, into target/bench.json and docs/bench.md (root)
+bench: setup  ## measures against the raw kernel and the reference, into target/bench.json, docs/bench.md and README (root)
 	cargo build --release -p calc -p privhelper -p supervisor -p cairnctl -p tests
 	@target/release/bench
 

@@ -14,7 +14,7 @@ mod report;
 
 pub use self::{
     metric::{Figure, Metric, median, ms},
-    report::{markdown, table, write},
+    report::{in_readme, markdown, table, write},
 };
 
 /// Returns the resident memory of a process (or of `self`), in bytes.

@@ -20,6 +20,49 @@ const COLUMNS: [&str; 11] = [
     "",
 ];
 
+/// Between these in README are figures of the last run.
+const BEGIN: &str = "<!-- of the last `make bench` -->";
+const END: &str = "<!-- until here -->";
+
+/// Which ones, and what they are there.
+const IN_README: [(&str, &str); 11] = [
+    (
+        "e2e.bpf_initial.250k",
+        "250,000 BPF routes, from resources to the full map",
+    ),
+    (
+        "e2e.bpf_resync_noop.250k",
+        "the same read back, all of it right",
+    ),
+    (
+        "e2e.restart_full_map.250k",
+        "the same after the helper's crash",
+    ),
+    (
+        "e2e.one_change.at_250k",
+        "one change beside them, from event to map",
+    ),
+    (
+        "e2e.one_change_during_flush",
+        "one change while 1,000 addresses are flushed",
+    ),
+    ("kernel.initial_add.65k", "65,000 kernel routes"),
+    ("kernel.noop_resync.65k", "the same read back"),
+    (
+        "e2e.storm",
+        "1,000 endpoints come and go in 10 s: CPU of all processes",
+    ),
+    (
+        "idle.cpu",
+        "an idle minute with 10,000 routes: CPU of all processes",
+    ),
+    (
+        "e2e.rss.calc_at_250k",
+        "memory of calc with 250,000 blocks in a directory",
+    ),
+    ("e2e.rss.helper_at_250k", "memory of the helper"),
+];
+
 /// A metric with what follows from it.
 #[derive(Serialize)]
 struct Row<'a> {
@@ -111,6 +154,38 @@ pub fn markdown(metrics: &[Metric]) -> String {
     page
 }
 
+/// Returns README with the figures of most interest in place of those of the run before; unchanged if it
+/// has no place for them.
+#[must_use]
+pub fn in_readme(readme: &str, metrics: &[Metric]) -> String {
+    let Some((before, rest)) = readme.split_once(BEGIN) else {
+        return readme.to_owned();
+    };
+    let Some((_, after)) = rest.split_once(END) else {
+        return readme.to_owned();
+    };
+    let number =
+        |value: Option<f64>, unit| value.map_or("-".into(), |value| format!("{value:.2} {unit}"));
+    let mut rows = String::from(
+        "| | Cairn | bare system calls | reference | asked |\n|---|---|---|---|---|\n",
+    );
+    for metric in metrics {
+        let Some((_, what)) = IN_README.iter().find(|(name, _)| *name == metric.name) else {
+            continue;
+        };
+        let [.., asked, verdict] = cells(metric);
+        let (ours, floor) = (Some(metric.median), metric.floor);
+        let [ours, floor, reference] =
+            [ours, floor, metric.reference].map(|value| number(value, metric.unit));
+        writeln!(
+            rows,
+            "| {what} | {ours} | {floor} | {reference} | {asked}: {verdict} |"
+        )
+        .expect("a string takes all");
+    }
+    format!("{before}{BEGIN}\n{rows}{END}{after}")
+}
+
 fn machine() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let (kernel, processors) = (read("/proc/sys/kernel/osrelease"), read("/proc/cpuinfo"));
@@ -137,4 +212,28 @@ pub fn write(path: &Path, metrics: &[Metric]) -> io::Result<()> {
     };
     let rows: Vec<Row<'_>> = metrics.iter().map(row).collect();
     fs::write(path, serde_json::to_string_pretty(&rows)? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_of_readme_are_replaced_and_nothing_else() {
+        let idle = |value| [Metric::once("idle.cpu", "s", value).asked(Figure::Median, 0.3)];
+        let readme = format!("one\n\n{BEGIN}\n{END}\n\ntwo\n");
+        let first = in_readme(&readme, &idle(0.25));
+        let row = "0.25 s | - | - | median <= 0.3: met |\n<!-- until here -->\n\ntwo\n";
+        assert!(
+            first.starts_with("one\n\n<!-- of") && first.ends_with(row),
+            "{first}"
+        );
+        let second = in_readme(&first, &idle(0.5));
+        assert_eq!(second, in_readme(&readme, &idle(0.5)));
+        assert!(
+            second.contains("| 0.50 s |") && second.contains("MISSED"),
+            "{second}"
+        );
+        assert_eq!(in_readme("no place", &idle(0.5)), "no place");
+    }
 }

@@ -1,4 +1,4 @@
-//! `make bench`: prints the figures and writes them to `target/bench.json` and `docs/bench.md`. With
+//! `make bench`: prints the figures and writes them to `target/bench.json`, `docs/bench.md` and README. With
 //! the beginnings of names, such as `e2e` or `e2e.storm`, it measures these alone and writes nothing.
 #![expect(clippy::print_stdout, reason = "it is there to be read")]
 #![expect(
@@ -45,6 +45,10 @@ fn main() -> ExitCode {
         bench::write(&path, &metrics).expect("target/ can be written");
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/bench.md");
         fs::write(page, bench::markdown(&metrics)).expect("docs/ can be written");
+        let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+        let text = fs::read_to_string(&readme).expect("README can be read");
+        let text = bench::in_readme(&text, &metrics);
+        fs::write(readme, text).expect("README can be written");
     }
     ExitCode::SUCCESS
 }
