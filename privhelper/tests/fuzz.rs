@@ -14,12 +14,12 @@ mod oracle;
 #[path = "fuzz/weight.rs"]
 mod weight;
 
-use std::{cell::RefCell, collections::BTreeSet};
+use std::cell::RefCell;
 
 use ipc_proto::{Batch, Lane, Link, LinkState, OpError, codec};
 use ipnet::IpNet;
 use privhelper::{
-    links::Links,
+    links::{Links, Unseen},
     policy::{Policy, Uplinks},
 };
 use proptest::{
@@ -99,7 +99,7 @@ fn links(policy: &Policy) -> Links {
             addresses,
         }
     });
-    links.update(states, &BTreeSet::new());
+    links.update(states, &Unseen::default());
     links
 }
 

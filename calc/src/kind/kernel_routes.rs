@@ -209,7 +209,7 @@ fn local_workload(
     index: &Index,
 ) -> Option<Wanted> {
     let (state, route) = to_endpoint(prefix, is_ours, source, index)?;
-    state.up.then(|| Candidate {
+    state.up.then_some(Candidate {
         class: Class::LocalWorkload,
         link: state.link.index,
         carrier: state.carrier,

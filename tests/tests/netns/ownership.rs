@@ -368,7 +368,7 @@ fn rules_of_ours_are_made_read_and_removed_and_others_stay() {
             };
             let observed = || {
                 let rules = rules.iter().cloned();
-                rules.map(ipc_proto::Observed::Rule).collect::<Vec<_>>()
+                rules.map(Observed::Rule).collect::<Vec<_>>()
             };
             calc.must_apply(ops(true)).await;
             assert_eq!(sorted(calc.read().await), sorted(observed()));

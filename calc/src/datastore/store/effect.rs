@@ -6,7 +6,7 @@
 use super::{Held, Report, Store};
 use crate::{
     datastore::{
-        convert::{Migration, Value},
+        convert::{Migration, Peers, Value},
         document::{Kind, ObjectKey},
         selector::Labels,
         settings::{Clash, Effective, Settings},
@@ -24,12 +24,18 @@ impl Store {
             ..View::default()
         };
         let migrations = self.migrations();
+        let peers = self.peers();
         for (key, Held { file, object }) in &self.held {
             // Of several with the same CIDR the one with the smallest name counts.
             let mut taken = false;
             match &object.value {
                 None
-                | Some(Value::Settings(_) | Value::SelectedSettings(_) | Value::Migration(_)) => {}
+                | Some(
+                    Value::Settings(_)
+                    | Value::SelectedSettings(_)
+                    | Value::Migration(_)
+                    | Value::Peers(_),
+                ) => {}
                 Some(Value::Services(services)) => view.services = services.clone(),
                 Some(Value::Node(node, _)) => {
                     view.nodes.insert(key.name.clone(), node.clone());
@@ -57,6 +63,8 @@ impl Store {
                 }) => {
                     let workload = Workload {
                         migration: role(&migrations, key, labels),
+                        bgp_peer: key.node == self.node
+                            && peers.iter().any(|peers| peers.include(labels)),
                         ..workload.clone()
                     };
                     view.workloads.insert(key.clone(), workload);
@@ -104,10 +112,7 @@ impl Store {
     /// as old the one whose name comes first. None as long as our node, and so its labels, is not
     /// known.
     fn selected_settings(&self) -> Option<(&ObjectKey, &Held, &Settings)> {
-        let (_, node) = self.object(Kind::Node, &self.node)?;
-        let Some(Value::Node(_, labels)) = &node.object.value else {
-            return None;
-        };
+        let labels = self.labels()?;
         let selected = self.held.iter().filter_map(|(key, held)| {
             if let Some(Value::SelectedSettings(selected)) = &held.object.value {
                 let here = selected.nodes.matches(labels);
@@ -119,6 +124,30 @@ impl Store {
         // Of equal ones this is the first, and they are in the order of their names.
         let oldest = selected.min_by_key(|(_, _, selected)| &selected.created);
         oldest.map(|(key, held, selected)| (key, held, &selected.settings))
+    }
+
+    /// The labels of our node, if it is known.
+    fn labels(&self) -> Option<&Labels> {
+        let (_, node) = self.object(Kind::Node, &self.node)?;
+        match &node.object.value {
+            Some(Value::Node(_, labels)) => Some(labels),
+            _ => None,
+        }
+    }
+
+    /// The BGP peers that are workloads of our node.
+    fn peers(&self) -> Vec<&Peers> {
+        let labels = self.labels();
+        let values = self.held.values().map(|held| &held.object.value);
+        values
+            .filter_map(|value| {
+                if let Some(Value::Peers(peers)) = value {
+                    Some(peers).filter(|peers| peers.are_on(&self.node, labels))
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     fn migrations(&self) -> Vec<&Migration> {

@@ -137,8 +137,7 @@ impl Kernel {
         let last = ipv4(own) && !device.addresses.iter().any(ipv4);
         self.disturbed.links.insert(index);
         self.losses.insert(index);
-        let lost = self.lost.entry(index).or_default();
-        lost.insert(own.addr());
+        self.lost.entry(index).or_default().insert(own.addr());
         for routes in self.routes.values_mut() {
             routes.retain(|route| route.source != Some(own.addr()));
         }
