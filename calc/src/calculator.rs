@@ -3,9 +3,9 @@
 //! What should be follows from what is present, whatever the order in which it came. Each call
 //! computes only what the changes since the last one touch.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
-use ipc_proto::{KernelRoute, Op, RouteKey, Tunnel};
+use ipc_proto::{KernelRoute, Link, Op, RouteKey, Tunnel};
 use ipnet::IpNet;
 
 use crate::{
@@ -143,6 +143,18 @@ impl Calculator {
     /// known: such a one is to stay as it is.
     pub fn tunnels(&self) -> impl Iterator<Item = Tunnel> {
         kind::tunnels(&self.index)
+    }
+
+    /// Returns the links of workloads of this node with which BIRD speaks BGP.
+    #[must_use]
+    pub fn bgp_peers(&self) -> BTreeSet<Link> {
+        let peers = self
+            .index
+            .workloads
+            .local()
+            .filter(|(_, workload)| workload.bgp_peer);
+        let links = peers.filter_map(|(_, workload)| self.index.links.named(&workload.interface));
+        links.map(|state| state.link.clone()).collect()
     }
 
     /// Returns the kernel routes to endpoints of this node that are wanted once their link is up.

@@ -134,6 +134,8 @@ pub struct Workload {
     pub skip_ingress_redirect: bool,
     /// Its part in a live migration.
     pub migration: MigrationRole,
+    /// Whether BIRD on its node speaks BGP with it.
+    pub bgp_peer: bool,
 }
 
 /// The part of a workload endpoint in a live migration: for a while two nodes have one address.

@@ -110,6 +110,7 @@ mod tests {
             nets: nets.iter().map(|net| net.parse().unwrap()).collect(),
             mac: None,
             skip_ingress_redirect: false,
+            bgp_peer: false,
             migration: MigrationRole::None,
         });
         Event::Workload(key, workload)

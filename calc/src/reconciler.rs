@@ -19,13 +19,14 @@ mod tables;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::IpAddr,
     time::{Duration, Instant},
 };
 
 use ipc_proto::{
-    Ack, Batch, BatchId, BpfRoute, FlowsDone, Lane, Lease, LinkEvent, Op, OpError, Step, Welcome,
+    Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Lane, Lease, Link, LinkEvent, Op,
+    OpError, Protocol, Step, Welcome,
     view::{self, Row},
 };
 use ipnet::IpNet;
@@ -35,7 +36,7 @@ use self::{
     grace::Grace,
     links::{Doubt, Links},
     readings::Readings,
-    steps::Steps,
+    steps::{Steps, hops},
     tables::Tables,
 };
 pub use self::{
@@ -74,6 +75,9 @@ pub enum Input {
     },
     /// Whether the kernel's routes are ours to change; they are if nothing is said.
     RouteSync(bool),
+    /// The links of workloads with which BIRD speaks BGP: its routes on those are its own, none
+    /// if nothing is said.
+    BgpPeers(BTreeSet<Link>),
     /// The helper can be reached, perhaps for the first time.
     Connected,
     /// The helper went away, or a request got no usable answer.
@@ -179,6 +183,7 @@ pub struct Reconciler {
     links: Links,
     devices: Devices,
     grace: Grace,
+    bgp_peers: BTreeSet<Link>,
     readings: Readings,
     flows: Flows,
     peer: Peer,
@@ -251,6 +256,13 @@ impl Reconciler {
             Input::RouteSync(syncs) => {
                 if self.tables.sync_routes(syncs) {
                     // From here on, or again, they are what is read.
+                    self.handle(now, Input::Resync);
+                }
+            }
+            Input::BgpPeers(links) => {
+                if self.bgp_peers != links {
+                    self.bgp_peers = links;
+                    // Others of its routes are not to be known from here on.
                     self.handle(now, Input::Resync);
                 }
             }
@@ -528,6 +540,16 @@ impl Reconciler {
         }
         if !self.tables.syncs_routes() {
             reading.kernel_routes = All::default();
+        }
+        if !self.bgp_peers.is_empty() {
+            let peers = &self.bgp_peers;
+            let is_birds = |route: &KernelRoute| {
+                let mut hops = hops(route).iter();
+                route.protocol == Protocol::Bird && hops.all(|hop| peers.contains(&hop.link))
+            };
+            let is_ours =
+                |(_, route): &(_, Option<KernelRoute>)| !route.as_ref().is_some_and(is_birds);
+            reading.kernel_routes.retain(is_ours);
         }
         self.flows.observed(&reading);
         self.grace.all(now, &reading.links);

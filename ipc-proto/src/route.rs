@@ -91,6 +91,8 @@ pub enum Protocol {
     Safe,
     /// Another program's, on an interface where all routes are ours. No request may ask for it.
     Foreign,
+    /// The same, and that program is BIRD, which may route to what speaks BGP with it there.
+    Bird,
 }
 
 /// What the kernel tells routes apart by.

@@ -208,6 +208,7 @@ fn kernel_cells(route: &KernelRoute, kind: &str, via: Value, links: Value) -> Ve
         Protocol::Device => "device",
         Protocol::Safe => "safe",
         Protocol::Foreign => "foreign",
+        Protocol::Bird => "bird",
     };
     vec![
         kind.into(),

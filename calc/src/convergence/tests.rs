@@ -21,6 +21,7 @@ fn endpoint(node: &str, migration: MigrationRole, nets: usize) -> Event {
         nets: vec![net; nets],
         mac: None,
         skip_ingress_redirect: false,
+        bgp_peer: false,
         migration,
     };
     Event::Workload(key(node), Some(workload))

@@ -6,6 +6,7 @@
 mod block;
 mod migration;
 mod node;
+mod peer;
 mod pool;
 mod workload;
 
@@ -15,7 +16,7 @@ use ipnet::IpNet;
 
 use crate::event;
 
-pub(super) use self::migration::Migration;
+pub(super) use self::{migration::Migration, peer::Peers};
 use super::{
     document::{Kind, ObjectKey},
     resource::{BgpSpec, Resource},
@@ -42,6 +43,7 @@ pub(super) enum Value {
     Settings(Settings),
     SelectedSettings(Box<Selected>),
     Migration(Box<Migration>),
+    Peers(Box<Peers>),
 }
 
 const _: () = assert!(size_of::<Value>() <= 80);
@@ -175,6 +177,7 @@ pub(super) fn convert(
         Kind::IpamBlock => block::block(&tree.decode()?, flaws),
         Kind::LiveMigration => migration::migration(key, tree.decode()?),
         Kind::WorkloadEndpoint => workload::workload(key, tree.decode()?),
+        Kind::BgpPeer => peer::peers(tree.decode()?),
         Kind::BgpConfiguration => services(&key.name, &tree.decode()?),
         Kind::FelixConfiguration => settings(&key.name, tree.decode()?, flaws),
     };

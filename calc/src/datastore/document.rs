@@ -14,6 +14,7 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     BgpConfiguration,
+    BgpPeer,
     FelixConfiguration,
     IpamBlock,
     IpPool,
@@ -22,8 +23,9 @@ pub(super) enum Kind {
     WorkloadEndpoint,
 }
 
-const KINDS: [(Kind, &str); 7] = [
+const KINDS: [(Kind, &str); 8] = [
     (Kind::BgpConfiguration, "BGPConfiguration"),
+    (Kind::BgpPeer, "BGPPeer"),
     (Kind::FelixConfiguration, "FelixConfiguration"),
     (Kind::IpamBlock, "IPAMBlock"),
     (Kind::IpPool, "IPPool"),
@@ -33,9 +35,8 @@ const KINDS: [(Kind, &str); 7] = [
 ];
 
 /// Calico's other kinds, which are no mistake in the directory, and of no use to routes.
-const OTHER_KINDS: [&str; 23] = [
+const OTHER_KINDS: [&str; 22] = [
     "BGPFilter",
-    "BGPPeer",
     "BlockAffinity",
     "CalicoNodeStatus",
     "ClusterInformation",
@@ -241,6 +242,7 @@ fn resolve(tree: Tree, list: &Identity, found: &mut Vec<Document>) {
             let namespace = match kind {
                 Kind::LiveMigration | Kind::WorkloadEndpoint => metadata.namespace.into(),
                 Kind::BgpConfiguration
+                | Kind::BgpPeer
                 | Kind::FelixConfiguration
                 | Kind::IpamBlock
                 | Kind::IpPool

@@ -270,6 +270,14 @@ pub(super) struct BgpSpec {
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct BgpPeerSpec {
+    pub(super) node: String,
+    pub(super) node_selector: String,
+    pub(super) local_workload_selector: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ServicePrefix {
     pub(super) cidr: String,

@@ -175,6 +175,7 @@ fn workload() -> impl Strategy<Value = (WorkloadKey, Option<Workload>)> {
                 mac,
                 skip_ingress_redirect,
                 migration,
+                bgp_peer: false,
             },
         );
     (key, option::weighted(0.8, value))

@@ -106,6 +106,7 @@ fn workload(world: &mut World, node: &str, name: &str, interface: &str, nets: &[
         nets: nets.iter().map(|one| net(one)).collect(),
         mac: Some("02:00:00:00:00:05".parse().unwrap()),
         skip_ingress_redirect: false,
+        bgp_peer: false,
         migration: MigrationRole::None,
     };
     world.workloads.insert(key, workload);

@@ -5,7 +5,7 @@ use calc::{
     event::{Config, Event},
 };
 
-use super::{all_are_absent, document, settings::config};
+use super::{all_are_absent, document, read, settings::config};
 
 /// Settings for the nodes that `selector` selects.
 fn selected(name: &str, created: &str, selector: &str, spec: &str) -> String {
@@ -20,6 +20,61 @@ fn selected(name: &str, created: &str, selector: &str, spec: &str) -> String {
 fn node(labels: &str) -> String {
     document("Node", "node-1", "addresses: [{address: 10.0.0.1}]")
         .replace("node-1}", &format!("node-1, labels: {{{labels}}}}}"))
+}
+
+#[test]
+fn workloads_of_our_node_that_a_peer_selects_are_peers() {
+    let endpoint = |node: &str, role: &str| {
+        let name = format!("{node}-k8s-{role}-eth0").replace("node-", "node--");
+        let spec = "ipNetworks: [10.1.0.1/32], interfaceName: cali1";
+        document("WorkloadEndpoint", "x", spec).replace(
+            "name: x",
+            &format!("name: {name}, labels: {{role: {role}}}"),
+        )
+    };
+    let all = [
+        endpoint("node-1", "router"),
+        endpoint("node-1", "web"),
+        endpoint("node-2", "router"),
+        node("rack: b"),
+    ]
+    .concat();
+    let workloads = "asNumber: 65000, localWorkloadSelector: \"role == 'router'\"";
+    for (spec, count) in [
+        (workloads.to_owned(), 1),
+        (format!("{workloads}, node: node-1"), 1),
+        (format!("{workloads}, node: node-2"), 0),
+        (format!("{workloads}, nodeSelector: \"rack == 'b'\""), 1),
+        (format!("{workloads}, nodeSelector: \"rack == 'a'\""), 0),
+        ("peerIP: 10.0.0.9, asNumber: 65000".to_owned(), 0),
+    ] {
+        let update = read(&format!("{all}{}", document("BGPPeer", "p", &spec)));
+        assert_eq!(update.problems, Vec::<String>::new(), "{spec}");
+        let is_peer = |event: &&Event| {
+            matches!(event, Event::Workload(key, Some(workload))
+                if workload.bgp_peer && key.node == "node-1" && key.workload == "shop/router")
+        };
+        let others = |event: &&Event| matches!(event, Event::Workload(_, Some(workload)) if workload.bgp_peer);
+        assert_eq!(
+            update.events.iter().filter(is_peer).count(),
+            count,
+            "{spec}"
+        );
+        assert_eq!(update.events.iter().filter(others).count(), count, "{spec}");
+    }
+    for (spec, field) in [
+        (
+            "localWorkloadSelector: \"role ==\"".to_owned(),
+            "spec.localWorkloadSelector",
+        ),
+        (
+            format!("{workloads}, node: node-1, nodeSelector: all()"),
+            "spec.nodeSelector",
+        ),
+    ] {
+        let update = read(&format!("{all}{}", document("BGPPeer", "p", &spec)));
+        assert!(update.problems[0].contains(field), "{:?}", update.problems);
+    }
 }
 
 #[test]

@@ -116,6 +116,7 @@ fn an_endpoint_is_known_by_the_parts_of_its_name() {
                 ],
                 mac: Some("0a:00:00:00:00:01".parse().unwrap()),
                 skip_ingress_redirect: false,
+                bgp_peer: false,
                 migration: MigrationRole::None,
             }),
         );

@@ -114,6 +114,7 @@ fn workload() -> impl Strategy<Value = (WorkloadKey, Option<Workload>)> {
             nets,
             mac,
             skip_ingress_redirect: false,
+            bgp_peer: false,
             migration,
         });
     (key, option::weighted(0.8, value))

@@ -50,7 +50,7 @@ impl Policy {
         match protocol {
             Protocol::Device => Some(self.device_protocol),
             Protocol::Safe => Some(self.safe_protocol),
-            Protocol::Foreign => None,
+            Protocol::Foreign | Protocol::Bird => None,
         }
     }
 
@@ -69,6 +69,7 @@ impl Policy {
             (true, true) if by_link => Protocol::Device,
             (_, true) => Protocol::Safe,
             (true, false) => Protocol::Device,
+            (false, false) if found.protocol == BIRD => Protocol::Bird,
             (false, false) => Protocol::Foreign,
         }
     }
@@ -90,6 +91,8 @@ impl Policy {
     }
 }
 
+/// The protocol of BIRD's routes.
+const BIRD: u8 = 12;
 /// The number of the main table.
 const MAIN: u32 = 254;
 

@@ -117,7 +117,7 @@ impl Policy {
                     "{prefix}: nothing but the safe protocol would mark it as ours"
                 )));
             }
-            Protocol::Foreign => {
+            Protocol::Foreign | Protocol::Bird => {
                 return Err(denied(format!("{prefix}: as another program's route")));
             }
             Protocol::Device | Protocol::Safe => {}

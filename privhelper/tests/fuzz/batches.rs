@@ -100,6 +100,7 @@ fn route() -> impl Strategy<Value = KernelRoute> {
             Protocol::Safe,
             Protocol::Safe,
             Protocol::Foreign,
+            Protocol::Bird,
         ][..],
     );
     let mtu = option::weighted(0.2, any::<u32>());

@@ -151,7 +151,7 @@ fn kernel_route(
         return Some("a source that is no host");
     }
     match route.protocol {
-        Protocol::Foreign => Some("a route in another's name"),
+        Protocol::Foreign | Protocol::Bird => Some("a route in another's name"),
         Protocol::Device if table == Table::Main && !marked => {
             Some("a route that nobody would know as ours")
         }

@@ -242,6 +242,7 @@ fn workload(slot: u8, variant: u16) -> Workload {
         nets,
         mac: (!has(variant, 5)).then_some(Mac([2, 0, 0, 0, 1, slot])),
         skip_ingress_redirect: has(variant, 6),
+        bgp_peer: false,
         migration: MigrationRole::None,
     }
 }

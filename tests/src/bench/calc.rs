@@ -147,6 +147,7 @@ fn workload(number: u32) -> Event {
         nets: vec![IpNet::from(std::net::IpAddr::from(address))],
         mac: None,
         skip_ingress_redirect: false,
+        bgp_peer: false,
         migration: MigrationRole::None,
     };
     Event::Workload(key, Some(workload))

@@ -204,6 +204,7 @@ impl Node {
                     nets: v4.chain(v6).collect(),
                     mac: None,
                     skip_ingress_redirect: update.skip_redir_ingress,
+                    bgp_peer: false,
                     migration: MigrationRole::None,
                 };
                 let key = workload_key(vector, &update.id);

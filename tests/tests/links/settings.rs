@@ -70,6 +70,49 @@ fn routes_outlive_the_address_that_they_name_as_their_source_being_made_again() 
 }
 
 #[test]
+fn birds_routes_stay_on_the_link_of_a_workload_that_is_its_peer() {
+    test(
+        "settings::birds_routes_stay_on_the_link_of_a_workload_that_is_its_peer",
+        |world| {
+            let [node, _] = &world.nodes;
+            let before = node.kernel_state();
+            node.edit(
+                "workloads.yaml",
+                "name: node--1-k8s-cart-eth0",
+                "name: node--1-k8s-cart-eth0\n  labels: {role: router}",
+            );
+            let peer = "apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: routers}\n\
+                        spec: {node: node-1, asNumber: 65000, localWorkloadSelector: \"role == 'router'\"}\n";
+            let document = node.document("peers.yaml");
+            std::fs::write(&document, peer).unwrap();
+            eventually("the peer is known", || {
+                let problems = node.problems();
+                (problems == Some(Vec::new()))
+                    .then_some(())
+                    .ok_or(format!("{problems:?}"))
+            });
+            node.converged();
+            let add = |prefix: &str, link: &str, protocol: &str| {
+                let line = format!("ip route add {prefix} dev {link} proto {protocol}");
+                node.netns.run(&line);
+            };
+            add("10.88.0.0/24", "cali-cart", "bird");
+            add("10.88.1.0/24", "cali-frontend", "bird");
+            add("10.88.2.0/24", "cali-cart", "static");
+            lacks(node, "ip route show", &["10.88.1.0", "10.88.2.0"]);
+            node.converged();
+            shows(
+                node,
+                "ip route show",
+                &["10.88.0.0/24 dev cali-cart proto bird"],
+            );
+            std::fs::remove_file(&document).unwrap();
+            is_again(node, &before);
+        },
+    );
+}
+
+#[test]
 fn without_ipv6_and_vxlan_nothing_of_them_is_left_and_all_comes_back() {
     test(
         "settings::without_ipv6_and_vxlan_nothing_of_them_is_left_and_all_comes_back",

@@ -53,6 +53,7 @@ pub(super) fn workload(
                 .get("kubevirt.io")
                 .is_some_and(|role| role == "virt-launcher"),
         migration: MigrationRole::None,
+        bgp_peer: false,
     };
     let spoofs = !spec.allow_spoofed_source_prefixes.is_empty();
     Ok(Some(Value::Workload {

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use super::{FileName, Store, contents::File};
 use crate::{
     datastore::{
-        convert::{Flaw, Migration, Value},
+        convert::{Flaw, Migration, Peers, Value},
         document::{Kind, ObjectKey},
         selector::Labels,
         settings::{Clash, Effective, Settings},
@@ -34,6 +34,8 @@ pub(super) struct Sight<'a> {
     store: &'a Store,
     effective: Effective,
     migrations: Vec<&'a Migration>,
+    /// Those on our node.
+    peers: Vec<&'a Peers>,
 }
 
 impl Store {
@@ -48,7 +50,8 @@ impl Store {
         if self.told.is_none() {
             subjects.extend([Subject::Config, Subject::Services]);
         }
-        let mut migrations = Vec::new();
+        let (mut migrations, mut peers) = (Vec::new(), Vec::new());
+        let mut labels_of_node = false;
         let mut take = |key: &ObjectKey, value: Option<&Value>| match value {
             None => {}
             Some(Value::Settings(_) | Value::SelectedSettings(_)) => self.config(&mut subjects),
@@ -57,6 +60,7 @@ impl Store {
                 subjects.push(Subject::Node(key.clone()));
                 if *key.name == *self.node {
                     self.config(&mut subjects);
+                    labels_of_node = true;
                 }
             }
             Some(Value::Pool(cidr, _)) => subjects.push(Subject::Pool(*cidr)),
@@ -66,6 +70,7 @@ impl Store {
                 subjects.push(Subject::Workload(Box::new(both)));
             }
             Some(Value::Migration(migration)) => migrations.push(migration.clone()),
+            Some(Value::Peers(some)) => peers.push(some.clone()),
         };
         for key in touched {
             for (_, object) in self.objects.definitions(key) {
@@ -82,12 +87,20 @@ impl Store {
                 take(key, object.value.as_ref());
             }
         }
-        if !migrations.is_empty() {
+        if labels_of_node {
+            peers.extend(self.peers().cloned().map(Box::new));
+        }
+        if !migrations.is_empty() || !peers.is_empty() {
             for (object, value) in self.objects.of_kind(Kind::WorkloadEndpoint) {
-                if let Value::Workload { key, labels, .. } = value
-                    && migrations
-                        .iter()
-                        .any(|migration| migration.role(key, labels) != MigrationRole::None)
+                let Value::Workload { key, labels, .. } = value else {
+                    continue;
+                };
+                let moves = |migration: &Box<Migration>| {
+                    migration.role(key, labels) != MigrationRole::None
+                };
+                let speaks = |peers: &Box<Peers>| peers.include(labels);
+                if migrations.iter().any(moves)
+                    || key.node == self.node && peers.iter().any(speaks)
                 {
                     let both = (WorkloadKey::clone(key), object.clone());
                     subjects.push(Subject::Workload(Box::new(both)));
@@ -124,6 +137,30 @@ impl Store {
             store: self,
             effective: self.settings().0,
             migrations: migrations.collect(),
+            peers: self
+                .peers()
+                .filter(|peers| peers.are_on(&self.node, self.labels()))
+                .collect(),
+        }
+    }
+
+    /// The BGP peers that are workloads.
+    fn peers(&self) -> impl Iterator<Item = &Peers> {
+        let peers = self.objects.of_kind(Kind::BgpPeer);
+        peers.filter_map(|(_, value)| {
+            if let Value::Peers(peers) = value {
+                Some(&**peers)
+            } else {
+                None
+            }
+        })
+    }
+
+    /// The labels of our node, if it is known.
+    fn labels(&self) -> Option<&Labels> {
+        match self.value(Kind::Node, &self.node) {
+            Some(Value::Node(_, labels)) => Some(labels),
+            _ => None,
         }
     }
 
@@ -156,9 +193,7 @@ impl Store {
     /// as old the one whose name comes first. None as long as our node, and so its labels, is not
     /// known.
     fn selected_settings(&self) -> Option<(ObjectKey, &Settings)> {
-        let Some(Value::Node(_, labels)) = self.value(Kind::Node, &self.node) else {
-            return None;
-        };
+        let labels = self.labels()?;
         let settings = self.objects.of_kind(Kind::FelixConfiguration);
         let selected = settings.filter_map(|(key, value)| {
             if let Value::SelectedSettings(selected) = value {
@@ -228,6 +263,8 @@ impl Sight<'_> {
         let counts = **key == *named && (!spoofs || self.effective.spoofing);
         counts.then(|| Workload {
             migration: role(&self.migrations, key, labels),
+            bgp_peer: key.node == self.store.node
+                && self.peers.iter().any(|peers| peers.include(labels)),
             ..Workload::clone(workload)
         })
     }

@@ -46,6 +46,44 @@ fn an_early_route_is_spared_until_its_link_is_no_longer_new_and_then_swept_by_it
 }
 
 #[test]
+fn birds_routes_stay_on_the_links_of_its_peers_and_only_there() {
+    let by = |index: u32, protocol: Protocol| {
+        let Op::KernelRoute(key, Some(route)) = on(index, 1000 + index, true) else {
+            panic!("a route is a route");
+        };
+        Observed::KernelRoute(key, Some(KernelRoute { protocol, ..route }))
+    };
+    let read = || {
+        vec![
+            Observed::Link(state(7, true)),
+            Observed::Link(state(8, true)),
+            by(7, Protocol::Bird),
+            by(8, Protocol::Bird),
+        ]
+    };
+    let mut bench = Bench::starting();
+    bench.calc = Reconciler::default().with_grace(Duration::ZERO);
+    bench.handle(Input::BgpPeers([link(7)].into()));
+    bench.handle(Input::InSync { complete: true });
+    bench.connect(read());
+    assert_eq!(bench.ops(), [on(8, 1008, false)]);
+    bench.ack(Vec::new());
+    assert_eq!(bench.rows(view::Kind::KernelRoutes, 0, 9), []);
+    // A peer no more.
+    bench.handle(Input::BgpPeers(BTreeSet::new()));
+    bench.welcome(read());
+    assert_eq!(bench.ops(), [on(7, 1007, false), on(8, 1008, false)]);
+    bench.ack(Vec::new());
+    // Another program's is no different on the link of a peer.
+    bench.handle(Input::BgpPeers([link(7)].into()));
+    bench.welcome(vec![
+        Observed::Link(state(7, true)),
+        by(7, Protocol::Foreign),
+    ]);
+    assert_eq!(bench.ops(), [on(7, 1007, false)]);
+}
+
+#[test]
 fn an_early_route_stays_until_the_one_that_is_wanted_is_set() {
     let mut bench = Bench::new(early());
     assert_eq!(bench.poll(), None);

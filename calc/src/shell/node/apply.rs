@@ -141,6 +141,8 @@ impl Node {
         }));
         let syncs = self.calculator.syncs_routes();
         self.reconciler.handle(now, Input::RouteSync(syncs));
+        let peers = self.calculator.bgp_peers();
+        self.reconciler.handle(now, Input::BgpPeers(peers));
         if let Err(error) = self.reconciler.want_all(wanted) {
             tracing::error!("{error}");
         }

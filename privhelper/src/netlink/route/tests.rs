@@ -174,7 +174,7 @@ fn what_no_request_could_make_is_ours_without_a_value() {
     let protocol = standing.route.map(|route| route.protocol);
     assert_eq!(
         protocol,
-        Some(Protocol::Foreign),
+        Some(Protocol::Bird),
         "it says on which link it is"
     );
     let foreign = KernelRoute {

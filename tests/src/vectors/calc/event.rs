@@ -170,6 +170,7 @@ impl Event {
                     nets: nets.map(|one| net(one)).collect::<Result<_, _>>()?,
                     mac: None,
                     skip_ingress_redirect: false,
+                    bgp_peer: false,
                     migration: MigrationRole::None,
                 };
                 Input::Workload(key, Some(workload))

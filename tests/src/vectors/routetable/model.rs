@@ -319,7 +319,7 @@ fn way(hop: &Hop) -> String {
 fn protocol(protocol: Protocol, config: &Config) -> u8 {
     match protocol {
         Protocol::Device => config.device_route_protocol,
-        Protocol::Safe | Protocol::Foreign => safe(config),
+        Protocol::Safe | Protocol::Foreign | Protocol::Bird => safe(config),
     }
 }
 
