@@ -95,12 +95,10 @@ impl Store {
                 let Value::Workload { key, labels, .. } = value else {
                     continue;
                 };
-                let moves = |migration: &Box<Migration>| {
-                    migration.role(key, labels) != MigrationRole::None
-                };
+                let moves =
+                    |migration: &Box<Migration>| migration.role(key, labels) != MigrationRole::None;
                 let speaks = |peers: &Box<Peers>| peers.include(labels);
-                if migrations.iter().any(moves)
-                    || key.node == self.node && peers.iter().any(speaks)
+                if migrations.iter().any(moves) || key.node == self.node && peers.iter().any(speaks)
                 {
                     let both = (WorkloadKey::clone(key), object.clone());
                     subjects.push(Subject::Workload(Box::new(both)));
