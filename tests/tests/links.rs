@@ -34,7 +34,7 @@ fn test(name: &str, body: impl FnOnce(&mut World)) {
     });
 }
 
-/// Sets what the FelixConfiguration of the cluster says.
+/// Sets what the `FelixConfiguration` of the cluster says.
 fn felix(node: &Node, spec: &str) {
     let text = format!(
         "apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\n\
