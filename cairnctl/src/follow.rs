@@ -72,10 +72,9 @@ impl Signal {
     /// Returns what to do about it where all up to `last` is known.
     fn fate(&self, last: u64) -> Fate {
         match self {
-            Self::Reset => Fate::Read,
             Self::Routes(seq, ..) | Self::Other(seq) if *seq <= last => Fate::Skip,
             Self::Routes(seq, ..) | Self::Other(seq) if seq - 1 == last => Fate::Apply,
-            Self::Routes(..) | Self::Other(_) => Fate::Read,
+            Self::Routes(..) | Self::Other(_) | Self::Reset => Fate::Read,
         }
     }
 }
