@@ -272,7 +272,7 @@ fn a_workloads_stray_routes_are_reported_and_can_be_cleared() {
                 key("10.7.0.1/32", 0),
                 route(
                     RouteKind::Unicast(hop("cali1", None, false)),
-                    Protocol::Foreign,
+                    Protocol::Bird,
                 ),
             );
             assert!(strays.contains(&observed(by_bird)));
