@@ -63,7 +63,7 @@ enum Job {
         batch: Batch,
         checked: Vec<Checked>,
         /// The interfaces by which they were, before and after one looked stale.
-        links: [Links; 2],
+        links: Box<[Links; 2]>,
         late: bool,
     },
 }
@@ -196,7 +196,7 @@ impl Helper {
                 None => match self.flushes.pop_front() {
                     None => Ok(Served::Nothing),
                     Some((batch, checked)) => {
-                        let links = [self.links.view(), self.links.view()];
+                        let links = Box::new([self.links.view(), self.links.view()]);
                         self.carry_out(&batch, checked, links, ground)
                     }
                 },
@@ -299,7 +299,7 @@ impl Helper {
         self.job = Some(Job::CarryOut {
             batch,
             checked,
-            links: [first, self.links.view()],
+            links: Box::new([first, self.links.view()]),
             late,
         });
         Served::HalfDone
@@ -309,7 +309,7 @@ impl Helper {
         &self,
         batch: &Batch,
         checked: Vec<Checked>,
-        links: [Links; 2],
+        links: Box<[Links; 2]>,
         ground: &mut Ground<'_>,
     ) -> Result<Served, Broken> {
         let sight = Sight {

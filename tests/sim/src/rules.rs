@@ -39,7 +39,7 @@ pub(super) fn broken<T>(rule: &'static str, how: impl fmt::Debug) -> Result<T, B
 #[derive(Debug)]
 pub(super) struct Sight {
     /// When it began and when it ended to check the batch.
-    pub(super) checked: [Links; 2],
+    pub(super) checked: Box<[Links; 2]>,
     /// When it carries it out.
     pub(super) latest: Links,
 }
