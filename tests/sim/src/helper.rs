@@ -62,8 +62,8 @@ enum Job {
     CarryOut {
         batch: Batch,
         checked: Vec<Checked>,
-        /// The interfaces by which they were.
-        links: Links,
+        /// The interfaces by which they were, before and after one looked stale.
+        links: Box<[Links; 2]>,
         late: bool,
     },
 }
@@ -196,7 +196,8 @@ impl Helper {
                 None => match self.flushes.pop_front() {
                     None => Ok(Served::Nothing),
                     Some((batch, checked)) => {
-                        self.carry_out(&batch, checked, self.links.view(), ground)
+                        let links = Box::new([self.links.view(), self.links.view()]);
+                        self.carry_out(&batch, checked, links, ground)
                     }
                 },
                 Some(Arrival::End) => {
@@ -255,6 +256,7 @@ impl Helper {
             ground.tally.add("batches refused");
             return Served::Answer(Message::Refused);
         }
+        let first = self.links.view();
         let mut refreshed = false;
         let mut checked = Vec::with_capacity(batch.steps.len());
         for step in &batch.steps {
@@ -297,7 +299,7 @@ impl Helper {
         self.job = Some(Job::CarryOut {
             batch,
             checked,
-            links: self.links.view(),
+            links: Box::new([first, self.links.view()]),
             late,
         });
         Served::HalfDone
@@ -307,7 +309,7 @@ impl Helper {
         &self,
         batch: &Batch,
         checked: Vec<Checked>,
-        links: Links,
+        links: Box<[Links; 2]>,
         ground: &mut Ground<'_>,
     ) -> Result<Served, Broken> {
         let sight = Sight {

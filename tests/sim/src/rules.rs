@@ -38,15 +38,15 @@ pub(super) fn broken<T>(rule: &'static str, how: impl fmt::Debug) -> Result<T, B
 /// others by the time a write is made.
 #[derive(Debug)]
 pub(super) struct Sight {
-    /// When it checked the batch.
-    pub(super) checked: Links,
+    /// When it began and when it ended to check the batch.
+    pub(super) checked: Box<[Links; 2]>,
     /// When it carries it out.
     pub(super) latest: Links,
 }
 
 impl Sight {
     fn any(&self, ours: impl Fn(&Links) -> bool) -> bool {
-        ours(&self.checked) || ours(&self.latest)
+        self.checked.iter().any(&ours) || ours(&self.latest)
     }
 }
 
