@@ -1,9 +1,5 @@
 //! The real command against faces that are served the way the processes serve theirs.
-#![expect(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test that cannot go on panics"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::{
     io::{BufRead, BufReader},

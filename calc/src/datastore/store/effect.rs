@@ -69,8 +69,8 @@ impl Store {
                 let both = (WorkloadKey::clone(workload), key.clone());
                 subjects.push(Subject::Workload(Box::new(both)));
             }
-            Some(Value::Migration(migration)) => migrations.push(migration.clone()),
-            Some(Value::Peers(some)) => peers.push(some.clone()),
+            Some(Value::Migration(migration)) => migrations.push(Migration::clone(migration)),
+            Some(Value::Peers(some)) => peers.push(Peers::clone(some)),
         };
         for key in touched {
             for (_, object) in self.objects.definitions(key) {
@@ -88,7 +88,7 @@ impl Store {
             }
         }
         if labels_of_node {
-            peers.extend(self.peers().cloned().map(Box::new));
+            peers.extend(self.peers().cloned());
         }
         if !migrations.is_empty() || !peers.is_empty() {
             for (object, value) in self.objects.of_kind(Kind::WorkloadEndpoint) {
@@ -96,8 +96,8 @@ impl Store {
                     continue;
                 };
                 let moves =
-                    |migration: &Box<Migration>| migration.role(key, labels) != MigrationRole::None;
-                let speaks = |peers: &Box<Peers>| peers.include(labels);
+                    |migration: &Migration| migration.role(key, labels) != MigrationRole::None;
+                let speaks = |peers: &Peers| peers.include(labels);
                 if migrations.iter().any(moves) || key.node == self.node && peers.iter().any(speaks)
                 {
                     let both = (WorkloadKey::clone(key), object.clone());
