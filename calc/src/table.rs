@@ -13,6 +13,7 @@ mod told;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     ops::{Add, RangeInclusive},
     time::Instant,
 };
@@ -120,6 +121,8 @@ pub(crate) struct Table<K: Kind> {
     contests: Contests<K>,
     /// What the last reading found otherwise.
     found: Found<K>,
+    /// Nobody knows what is there before the next reading, which finds nothing changed.
+    unknown: bool,
     told: Told<K>,
 }
 
@@ -133,6 +136,7 @@ impl<K: Kind> Default for Table<K> {
             timers: BTreeSet::new(),
             contests: Contests::default(),
             found: Found::default(),
+            unknown: false,
             told: Told::default(),
         }
     }
@@ -158,6 +162,15 @@ impl<K: Kind> Table<K> {
         }
     }
 
+    /// Forgets what there is: for a while others have changed it at will.
+    pub(crate) fn forget(&mut self) {
+        let former = mem::take(self);
+        for (key, desired, _) in former.tracker.iter() {
+            self.want(key.clone(), desired.cloned());
+        }
+        self.unknown = true;
+    }
+
     /// Says what keys should be that are neither wanted nor there; they come in order.
     pub(crate) fn want_new(&mut self, all: Vec<(K::Key, K::Value)>) {
         let keys = all.iter().map(|(key, _)| key.clone());
@@ -174,11 +187,14 @@ impl<K: Kind> Table<K> {
         now: Instant,
         all: Vec<(K::Key, Option<K::Value>)>,
     ) -> Vec<K::Key> {
+        let known = !mem::take(&mut self.unknown);
         let Self { tracker, told, .. } = self;
         let mut former = Vec::new();
         let mut found = Found::default();
         tracker.replace_actual(all, |key, was| {
-            found.note(key, &was);
+            if known {
+                found.note(key, &was);
+            }
             let was = was.known();
             if former.len() < contest::MAX {
                 former.extend(was.clone().map(|was| (key.clone(), was)));

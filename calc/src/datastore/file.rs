@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use self::{
     scan::scan,
-    watch::{Batch, Watch},
+    watch::{Batch, Links, Watch},
 };
 use super::{Store, Update};
 
@@ -57,6 +57,7 @@ impl FileDatastore {
         let mut follower = Follower {
             dir,
             store: Store::new(&node),
+            links: Links::new(),
             told: false,
             trouble: String::new(),
             updates,
@@ -71,6 +72,7 @@ impl FileDatastore {
 struct Follower {
     dir: PathBuf,
     store: Store,
+    links: Links,
     /// Whether the first update is out.
     told: bool,
     /// Why there is no first update, as it is in the log.
@@ -84,8 +86,14 @@ impl Follower {
             let mut watch = self.watch().await?;
             let mut batch = watch.settle(Batch::first()).await?;
             while !batch.lost {
+                if self.told && (batch.first || self.store.is_in_trouble()) {
+                    batch = watch.rest(batch).await?;
+                    if batch.lost {
+                        break;
+                    }
+                }
                 self.read(batch).await?;
-                batch = watch.next().await?;
+                batch = watch.next(&self.links).await?;
             }
         }
     }
@@ -123,14 +131,15 @@ impl Follower {
     /// does it.
     async fn read(&mut self, batch: Batch) -> Result<(), Error> {
         let mut store = mem::replace(&mut self.store, Store::new(""));
+        let mut links = mem::take(&mut self.links);
         let dir = self.dir.clone();
-        let (store, update) = tokio::task::spawn_blocking(move || {
-            scan(&dir, &batch, &mut store);
+        let (store, links, update) = tokio::task::spawn_blocking(move || {
+            scan(&dir, &batch, &mut store, &mut links);
             let update = store.update();
-            (store, update)
+            (store, links, update)
         })
         .await?;
-        self.store = store;
+        (self.store, self.links) = (store, links);
         if let Some(update) = update {
             self.tell(update).await;
         }

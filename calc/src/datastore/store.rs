@@ -209,17 +209,22 @@ impl Store {
     fn keep(&mut self, former: &objects::Former, report: &mut Report) {
         let mut kept = BTreeMap::new();
         let mut unknown = BTreeSet::new();
+        let mut by_file: BTreeMap<&FileName, Vec<(&ObjectKey, &objects::Held)>> = BTreeMap::new();
+        for (key, held) in former.iter().filter(|(key, _)| !self.objects.defines(key)) {
+            by_file.entry(&held.file).or_default().push((key, held));
+        }
         let files = self
             .noted
             .iter()
             .filter_map(|name| self.files.get_key_value(name));
         for (name, file) in files.filter(|(_, file)| !file.broken.is_empty()) {
             // What a document without a name may have been: any that its file no longer shows.
-            let missing: objects::Former = former
-                .iter()
-                .filter(|(key, held)| held.file == *name && !self.objects.defines(key))
-                .map(|(key, held)| (key.clone(), held.clone()))
-                .collect();
+            let missing = by_file.get(name).map(Vec::as_slice).unwrap_or_default();
+            if file.broken.iter().any(|broken| broken.key.is_none()) {
+                let held =
+                    |(key, held): &(&ObjectKey, &objects::Held)| ((*key).clone(), (*held).clone());
+                kept.extend(missing.iter().map(held));
+            }
             for broken in &file.broken {
                 let was = broken
                     .key
@@ -233,10 +238,7 @@ impl Store {
                         kept.insert(key.clone(), held.moved_to(name));
                         "what it was before stays in force"
                     }
-                    (None, _) if !missing.is_empty() => {
-                        kept.extend(missing.clone());
-                        "what its file held before stays in force"
-                    }
+                    (None, _) if !missing.is_empty() => "what its file held before stays in force",
                     (Some(_), None) | (None, _) => {
                         unknown.insert(Arc::clone(name));
                         "nothing is removed from the kernel until it can be read"

@@ -62,7 +62,11 @@ impl Tables {
 
     /// Says whether the kernel's routes are ours to change, and returns whether that is news.
     pub(super) fn sync_routes(&mut self, syncs: bool) -> bool {
-        std::mem::replace(&mut self.routes_left, !syncs) == syncs
+        let is_news = std::mem::replace(&mut self.routes_left, !syncs) == syncs;
+        if is_news {
+            self.kernel_routes.forget();
+        }
+        is_news
     }
 
     /// Returns whether the kernel's routes are ours to change.

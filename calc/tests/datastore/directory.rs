@@ -320,6 +320,70 @@ async fn a_directory_that_goes_takes_nothing_with_it() {
 }
 
 #[tokio::test]
+async fn a_directory_that_is_filled_again_takes_nothing_with_it_while_that_takes() {
+    let files = [
+        ("a.yaml", "a", "10.1.0.0/20"),
+        ("b.yaml", "b", "10.2.0.0/20"),
+    ];
+    let fill = files.map(|(file, name, cidr)| (file, pool(name, cidr)));
+    let written = fill.each_ref().map(|(file, text)| (*file, text.as_str()));
+    let mut followed = Followed::new(dir_with(&written));
+    followed.has(&["10.1.0.0/20", "10.2.0.0/20"]).await;
+    let heard = followed.history.len();
+    let dir = followed.root.path().join("store");
+    for lost in [true, false] {
+        if lost {
+            fs::remove_dir_all(&dir).unwrap();
+            fs::create_dir(&dir).unwrap();
+        } else {
+            // Known to be empty before it is filled.
+            fs::rename(&dir, dir.with_extension("old")).unwrap();
+            fs::create_dir(&dir).unwrap();
+            followed
+                .eventually("trouble", |followed| !followed.last.problems.is_empty())
+                .await;
+        }
+        for (file, text) in &fill {
+            followed.write(file, text);
+            tokio::time::sleep(Duration::from_millis(700)).await;
+        }
+        followed.write("c.yaml", &pool("c", "10.3.0.0/20"));
+        followed
+            .has(&["10.1.0.0/20", "10.2.0.0/20", "10.3.0.0/20"])
+            .await;
+        fs::remove_file(followed.path("c.yaml")).unwrap();
+        followed.has(&["10.1.0.0/20", "10.2.0.0/20"]).await;
+    }
+    let twice = ["+10.3.0.0/20", "-10.3.0.0/20"].repeat(2);
+    assert_eq!(followed.history[heard..], twice);
+}
+
+#[tokio::test]
+async fn what_links_lead_to_is_followed() {
+    let mut followed = Followed::new(|dir| {
+        let root = dir.parent().unwrap();
+        for (version, cidr) in [("v1", "10.1.0.0/20"), ("v2", "10.2.0.0/20")] {
+            fs::create_dir(root.join(version)).unwrap();
+            fs::write(root.join(version).join("a.yaml"), pool("a", cidr)).unwrap();
+        }
+        symlink(root.join("v1"), dir).unwrap();
+    });
+    followed.has(&["10.1.0.0/20"]).await;
+    let root = followed.root.path().to_owned();
+    // The directory is another one.
+    symlink(root.join("v2"), root.join("new")).unwrap();
+    fs::rename(root.join("new"), root.join("store")).unwrap();
+    followed.has(&["10.2.0.0/20"]).await;
+    // A document is elsewhere.
+    let elsewhere = root.join("elsewhere");
+    fs::write(&elsewhere, pool("b", "10.3.0.0/20")).unwrap();
+    symlink(&elsewhere, followed.path("b.yaml")).unwrap();
+    followed.has(&["10.2.0.0/20", "10.3.0.0/20"]).await;
+    fs::write(&elsewhere, pool("b", "10.4.0.0/20")).unwrap();
+    followed.has(&["10.2.0.0/20", "10.4.0.0/20"]).await;
+}
+
+#[tokio::test]
 async fn many_changes_end_in_the_last_state() {
     let mut followed = Followed::new(dir_with(&[("a.yaml", "")]));
     for round in 0..2_000 {

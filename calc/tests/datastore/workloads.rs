@@ -74,7 +74,15 @@ fn an_endpoint_that_calico_would_refuse_is_absent() {
             &[(spec, field, reason)],
         );
     }
-    for name in ["a-k8s-b", "a-k8s-b-c-d", "a-k8s--b-c", "a---k8s-b-c", "abc"] {
+    let names = [
+        "a-k8s-b",
+        "a-k8s-b-c-d",
+        "a-k8s--b-c",
+        "a---k8s-b-c",
+        "abc",
+        "a-k8s-b/c-d",
+    ];
+    for name in names {
         all_are_absent(
             "WorkloadEndpoint",
             name,

@@ -26,20 +26,23 @@ impl Journal {
     /// Logs a line, or counts it.
     pub(super) fn warn(&self, line: impl fmt::Display) {
         if let Some(omitted) = self.admit() {
-            tracing::warn!(omitted, "{line}");
+            tracing::warn!("{line}{omitted}");
         }
     }
 
     /// As [`warn`](Self::warn), for what is nobody's fault.
     pub(super) fn info(&self, line: impl fmt::Display) {
         if let Some(omitted) = self.admit() {
-            tracing::info!(omitted, "{line}");
+            tracing::info!("{line}{omitted}");
         }
     }
 
-    fn admit(&self) -> Option<u64> {
+    fn admit(&self) -> Option<String> {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.admit(Instant::now())
+        Some(match lines.admit(Instant::now())? {
+            0 => String::new(),
+            omitted => format!(" ({omitted} lines before it were left out)"),
+        })
     }
 }
 

@@ -69,6 +69,10 @@ fn key(object: &ObjectKey, spec: &WorkloadSpec) -> Result<WorkloadKey, Flaw> {
     if object.namespace.is_empty() {
         return Err(Rule::Missing.at("metadata.namespace"));
     }
+    // A slash is between the namespace and the name where both are one.
+    if object.namespace.contains('/') || object.name.contains('/') {
+        return Err(Rule::EndpointName(object.name.to_string()).at("metadata.name"));
+    }
     let [node, orchestrator, workload, endpoint] = name_parts(&object.name)
         .ok_or_else(|| Rule::EndpointName(object.name.to_string()).at("metadata.name"))?;
     let (said, field) = match orchestrator.as_str() {

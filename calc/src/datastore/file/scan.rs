@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use super::watch::{Batch, is_document};
+use super::watch::{Batch, Links, Stamp, is_document};
 use crate::datastore::Store;
 
 /// The largest file that is read, in bytes.
@@ -28,8 +28,8 @@ enum Unreadable {
     TooLarge,
 }
 
-/// Brings `store` up to date with what `batch` names.
-pub(super) fn scan(dir: &Path, batch: &Batch, store: &mut Store) {
+/// Brings `store` up to date with what `batch` names, and `links` with which of it are links.
+pub(super) fn scan(dir: &Path, batch: &Batch, store: &mut Store, links: &mut Links) {
     let mut names = batch.names.clone();
     let was_in_trouble = store.is_in_trouble();
     if batch.all || was_in_trouble {
@@ -55,7 +55,14 @@ pub(super) fn scan(dir: &Path, batch: &Batch, store: &mut Store) {
         }
     }
     for name in names.difference(&batch.unclosed) {
-        match read(&dir.join(name)) {
+        let path = dir.join(name);
+        if path.is_symlink() {
+            // Before it is read: what changes meanwhile is seen later.
+            links.insert(name.clone(), Stamp::of(&path));
+        } else {
+            links.remove(name);
+        }
+        match read(&path) {
             Ok(Some(bytes)) => store.set(name, &bytes),
             Ok(None) => store.remove(name),
             Err(error) => store.set_unreadable(name, &error.to_string()),

@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -20,6 +21,12 @@ use super::Error;
 const QUIET: Duration = Duration::from_millis(20);
 /// and at the latest after so long.
 const LONGEST: Duration = Duration::from_millis(200);
+/// A directory that was not there, or empty, is read when nothing has happened in it for so long,
+const REST: Duration = Duration::from_secs(2);
+/// and at the latest after so long.
+const LONGEST_REST: Duration = Duration::from_mins(1);
+/// How often it is looked whether the path, and each link in it, still leads to what was read.
+const LOOK: Duration = Duration::from_secs(5);
 /// When a file that is still open counts as changed.
 const UNCLOSED: Duration = Duration::from_secs(2);
 
@@ -54,11 +61,38 @@ impl Batch {
     }
 }
 
+/// What a path leads to, and as of when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    place: (u64, u64),
+    changed: (i64, i64),
+    len: u64,
+}
+
+impl Stamp {
+    /// Looks at what is there, if anything is.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let found = fs::metadata(path).ok()?;
+        Some(Self {
+            place: (found.dev(), found.ino()),
+            changed: (found.mtime(), found.mtime_nsec()),
+            len: found.len(),
+        })
+    }
+}
+
+/// Documents that are links, and what each led to when it was read. What they lead to changes without a
+/// notification.
+pub(super) type Links = BTreeMap<String, Option<Stamp>>;
+
 /// A watch on a directory.
 pub(super) struct Watch {
     dir: PathBuf,
     events: EventStream<Vec<u8>>,
     unclosed: BTreeMap<String, Instant>,
+    /// Device and number of what is watched.
+    place: Option<(u64, u64)>,
+    look: Instant,
 }
 
 impl Watch {
@@ -71,6 +105,8 @@ impl Watch {
             dir: dir.to_owned(),
             events,
             unclosed: BTreeMap::new(),
+            place: None,
+            look: Instant::now() + LOOK,
         })
     }
 
@@ -85,21 +121,21 @@ impl Watch {
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF
             | WatchMask::ONLYDIR;
+        // Should it be another one by now, that is seen at the next look.
+        self.place = Stamp::of(&self.dir).map(|stamp| stamp.place);
         self.events.watches().add(&self.dir, mask)?;
         Ok(())
     }
 
-    /// Waits for something to happen.
-    pub(super) async fn next(&mut self) -> Result<Batch, Error> {
+    /// Waits for something to happen, also to what `links` lead to.
+    pub(super) async fn next(&mut self, links: &Links) -> Result<Batch, Error> {
         loop {
             let mut batch = Batch::default();
             let due = self.unclosed.values().min().copied();
-            let event = match due {
-                Some(due) => timeout_at(due, self.events.next()).await.ok(),
-                None => Some(self.events.next().await),
-            };
-            if let Some(event) = event {
-                self.note(event, &mut batch)?;
+            let due = due.map_or(self.look, |due| due.min(self.look));
+            match timeout_at(due, self.events.next()).await {
+                Ok(event) => self.note(event, &mut batch)?,
+                Err(_) => self.look(links, &mut batch),
             }
             let batch = self.settle(batch).await?;
             if !batch.is_empty() {
@@ -108,10 +144,38 @@ impl Watch {
         }
     }
 
+    /// Adds to `batch` what has changed without a notification, if it is time to look.
+    fn look(&mut self, links: &Links, batch: &mut Batch) {
+        if Instant::now() < self.look {
+            return;
+        }
+        self.look = Instant::now() + LOOK;
+        batch.lost |= Stamp::of(&self.dir).map(|stamp| stamp.place) != self.place;
+        let changed =
+            |(name, was): &(&String, &Option<Stamp>)| Stamp::of(&self.dir.join(name)) != **was;
+        let changed = links.iter().filter(changed);
+        batch.names.extend(changed.map(|(name, _)| name.clone()));
+    }
+
     /// Adds to `batch` what happens until it is quiet.
-    pub(super) async fn settle(&mut self, mut batch: Batch) -> Result<Batch, Error> {
-        let end = Instant::now() + LONGEST;
-        let quiet = || end.min(Instant::now() + QUIET);
+    pub(super) async fn settle(&mut self, batch: Batch) -> Result<Batch, Error> {
+        self.gather(batch, QUIET, LONGEST).await
+    }
+
+    /// Adds to `batch` what happens until it is at rest: whoever fills a directory takes a while, and what
+    /// is not there yet is not gone.
+    pub(super) async fn rest(&mut self, batch: Batch) -> Result<Batch, Error> {
+        self.gather(batch, REST, LONGEST_REST).await
+    }
+
+    async fn gather(
+        &mut self,
+        mut batch: Batch,
+        quiet: Duration,
+        longest: Duration,
+    ) -> Result<Batch, Error> {
+        let end = Instant::now() + longest;
+        let quiet = || end.min(Instant::now() + quiet);
         while let Ok(event) = timeout_at(quiet(), self.events.next()).await {
             self.note(event, &mut batch)?;
             if Instant::now() >= end {

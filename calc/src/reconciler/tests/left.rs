@@ -49,6 +49,15 @@ fn what_was_made_before_stays_when_routes_are_left_to_others() {
     assert_eq!(bench.poll(), None);
     assert_eq!(bench.calc.poll_timeout(), None);
     assert!(bench.calc.is_in_sync());
+    // What others, or we, did with them meanwhile is nobody's misdeed.
+    bench.handle(Input::RouteSync(true));
+    bench.welcome(vec![observed(route(true)), observed(stale(true))]);
+    assert_eq!(bench.drift, []);
+    assert_eq!(bench.ops(), [route(false), stale(false)]);
+    bench.ack(Vec::new());
+    bench.handle(Input::RouteSync(false));
+    bench.welcome(Vec::new());
+    assert_eq!(bench.poll(), None);
     // Said again it is no news.
     bench.handle(Input::RouteSync(false));
     assert_eq!(bench.poll(), None);
