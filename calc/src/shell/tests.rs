@@ -125,6 +125,8 @@ async fn the_kernel_is_put_right_again_after_each_way_to_ask_for_it() {
         stray(&helper);
         calc.resync().await.unwrap();
         swept(&helper).await;
+        let answered = || async { property::<u64>(&calc, "Batches").await == 2 };
+        eventually("an answer", answered).await;
 
         // The helper crashes.
         stray(&helper);
