@@ -73,6 +73,9 @@ pub enum Input {
         /// Whether what it does not ask for may be swept from the kernel.
         complete: bool,
     },
+    /// Something in the datastore can no longer be read. What that means is told later, by
+    /// [`InSync`](Self::InSync); nothing is swept from now on.
+    Unreadable,
     /// Whether the kernel's routes are ours to change; they are if nothing is said.
     RouteSync(bool),
     /// The links of workloads with which BIRD speaks BGP: its routes on those are its own, none
@@ -251,6 +254,12 @@ impl Reconciler {
                 if self.datastore != datastore {
                     self.replan();
                     self.datastore = datastore;
+                }
+            }
+            Input::Unreadable => {
+                if self.datastore == Datastore::Complete {
+                    self.replan();
+                    self.datastore = Datastore::Incomplete;
                 }
             }
             Input::RouteSync(syncs) => {

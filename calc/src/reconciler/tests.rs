@@ -244,6 +244,32 @@ fn nothing_is_written_before_both_sides_are_known() {
 }
 
 #[test]
+fn nothing_is_swept_from_when_the_datastore_can_no_longer_be_read() {
+    let mut bench = Bench::starting();
+    bench.handle(Input::Unreadable);
+    bench.connect(vec![observed(bpf(1, Some(1)))]);
+    assert_eq!(bench.poll(), None, "that is no leave to begin");
+    bench.handle(Input::InSync { complete: true });
+    bench.handle(Input::Unreadable);
+    assert_eq!(bench.poll(), None);
+    bench.handle(Input::InSync { complete: true });
+    assert_eq!(bench.ops(), [bpf(1, None)]);
+}
+
+#[test]
+fn a_sweep_that_is_lost_is_not_tried_again_while_nothing_may_be_swept() {
+    let stray = observed(bpf(1, Some(1)));
+    let mut bench = Bench::new(vec![stray.clone()]);
+    assert_eq!(bench.ops(), [bpf(1, None)]);
+    bench.handle(Input::InSync { complete: false });
+    bench.handle(Input::Disconnected);
+    bench.connect(vec![stray]);
+    assert_eq!(bench.poll(), None);
+    bench.handle(Input::InSync { complete: true });
+    assert_eq!(bench.ops(), [bpf(1, None)]);
+}
+
+#[test]
 fn entries_come_before_others_go_while_the_map_has_room() {
     let old = vec![observed(bpf(1, Some(1))), observed(bpf(2, Some(1)))];
     let mut bench = Bench::new(old.clone());

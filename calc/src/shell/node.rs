@@ -140,6 +140,10 @@ impl Node {
         }
         self.datastore_problems.set(update.problems);
         self.complete = Some(update.complete);
+        if !update.complete {
+            // What is not swept can wait for no token.
+            self.reconciler.handle(now, Input::Unreadable);
+        }
     }
 
     /// Takes in what is heard of the helper.

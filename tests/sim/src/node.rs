@@ -149,7 +149,7 @@ impl Node {
     }
 
     /// Reads the datastore.
-    pub(super) fn deliver(&mut self, datastore: &Datastore, from: u8) {
+    pub(super) fn deliver(&mut self, now: Instant, datastore: &Datastore, from: u8) {
         let news: Vec<(Doc, Option<u16>)> = datastore.news(&self.known, from).collect();
         for (doc, variant) in news {
             match variant {
@@ -164,6 +164,9 @@ impl Node {
         self.news.input = true;
         self.doubt_forgotten = false;
         self.complete = datastore.is_complete(&self.known);
+        if !self.complete && self.bug != Some(Bug::SweepIncomplete) {
+            self.handle(now, Input::Unreadable);
+        }
     }
 
     pub(super) fn resync(&mut self, now: Instant) {

@@ -18,7 +18,7 @@ impl World {
             && let Some(node) = self.node.as_mut().filter(|node| !node.hung)
             && node.body.is_behind(&self.datastore)
         {
-            node.body.deliver(&self.datastore, from);
+            node.body.deliver(self.now, &self.datastore, from);
         }
     }
 
