@@ -228,8 +228,8 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
     /// Says what `key` is, as this process has made it.
     pub(crate) fn settle(&mut self, key: K, actual: Actual<V>) -> Turn {
         self.update(key, true, Sides::wanted, |sides| {
-            // What was there and never wanted stays what may be swept, also where that was tried.
-            sides.claimed |= !sides.is_present();
+            // What was there and never wanted stays what may be swept, also where that was tried in vain.
+            sides.claimed |= !sides.is_present() || matches!(actual, Actual::Is(_));
             sides.actual = actual;
         })
     }

@@ -57,8 +57,10 @@ impl Model {
             }
             Step::Actual(key, value) => self.learn(key, value),
             Step::Settle(key, value) => {
+                if !self.actual.contains_key(&key) || matches!(value, Actual::Is(_)) {
+                    self.claimed.insert(key);
+                }
                 self.learn(key, value);
-                self.claimed.insert(key);
             }
             Step::Replace(all) => {
                 self.actual.clear();
