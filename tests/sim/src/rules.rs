@@ -81,7 +81,7 @@ impl Watchman {
         }
     }
 
-    /// Takes in that a batch is sent by who wants these BPF entries; `crowded` if it has reason to
+    /// Takes in that a batch is sent by who wants these BPF entries; `excused` if it has reason to
     /// break before it makes.
     pub(super) fn sent(
         &mut self,

@@ -133,10 +133,11 @@ impl Watch {
             let mut batch = Batch::default();
             let due = self.unclosed.values().min().copied();
             let due = due.map_or(self.look, |due| due.min(self.look));
-            match timeout_at(due, self.events.next()).await {
-                Ok(event) => self.note(event, &mut batch)?,
-                Err(_) => self.look(links, &mut batch),
+            if let Ok(event) = timeout_at(due, self.events.next()).await {
+                self.note(event, &mut batch)?;
             }
+            // Also where something happens all the time.
+            self.look(links, &mut batch);
             let batch = self.settle(batch).await?;
             if !batch.is_empty() {
                 return Ok(batch);
