@@ -23,7 +23,7 @@ use futures_util::{
     future::{Fuse, FusedFuture},
 };
 use ipc_proto::{
-    Ack, Batch, Feed, FlowsDone, Hello, Observed, Page, PageRequest, VERSION, Welcome,
+    Ack, Batch, Feed, FlowsDone, Hello, Known, Observed, Page, PageRequest, VERSION, Welcome,
     bus::{self, DataplaneProxy},
     codec,
 };
@@ -53,8 +53,8 @@ const FEED_QUEUE: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 /// What is asked of the helper.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Start a lease and read everything back.
-    Hello,
+    /// Start a lease and read back what is not known.
+    Hello(Known),
     /// Carry out a batch.
     Apply(Batch),
 }
@@ -190,7 +190,7 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
             }
             request = requests.recv(), if call.is_terminated() => {
                 let Some(request) = request else { return Ok(()) };
-                if matches!(request, Request::Hello) {
+                if matches!(request, Request::Hello(_)) {
                     order.hold();
                 }
                 call.set(answer(&proxy, request).fuse());
@@ -226,18 +226,20 @@ async fn signals(connection: &Connection) -> zbus::Result<MessageStream> {
     MessageStream::for_match_rule(rule, connection, Some(FEED_QUEUE)).await
 }
 
-/// Starts a lease, and returns it with the pages that the helper has read.
+/// Starts a lease, and returns it with the pages that the helper has read, less what is `known` and
+/// so.
 ///
 /// Pages are decoded by other threads, while the next ones are on their way.
 ///
 /// # Errors
 ///
 /// If the helper does not answer, or not as it should.
-pub async fn hello<P>(proxy: &DataplaneProxy<'_>) -> Result<(Welcome, Vec<P>), Error>
+pub async fn hello<P>(proxy: &DataplaneProxy<'_>, known: Known) -> Result<(Welcome, Vec<P>), Error>
 where
     P: FromIterator<Observed> + Send + 'static,
 {
-    let request = encode(&Hello { version: VERSION })?;
+    let version = VERSION;
+    let request = encode(&Hello { version, known })?;
     let bytes = proxy.hello(&request).await.map_err(failed("Hello"))?;
     let welcome: Welcome = decode("welcome", &bytes)?;
     if welcome.version != VERSION {
@@ -269,8 +271,8 @@ where
 /// Makes a request.
 async fn answer(proxy: &DataplaneProxy<'_>, request: Request) -> Result<Event, Error> {
     match request {
-        Request::Hello => {
-            let (welcome, pages) = hello::<Reading>(proxy).await?;
+        Request::Hello(known) => {
+            let (welcome, pages) = hello::<Reading>(proxy, known).await?;
             let mut reading = Reading::default();
             for page in pages {
                 reading.append(page);

@@ -311,6 +311,29 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
         sides.map_or(Actual::Absent, |sides| sides.actual.as_ref())
     }
 
+    /// Returns whether it is known of every key what it is.
+    #[must_use]
+    pub(crate) fn is_known(&self) -> bool {
+        let mut differing = self.differing.values();
+        !differing.any(|sides| matches!(sides.actual, Actual::Wrong))
+    }
+
+    /// Returns what is known to be there, in no particular order.
+    pub(crate) fn present(&self) -> impl Iterator<Item = (&K, &V)> {
+        let differing = self.differing.iter();
+        let present =
+            differing.filter_map(|(key, sides)| Some((key, sides.actual.as_ref().known()?)));
+        self.settled.iter().chain(present)
+    }
+
+    /// Returns what is known to be there and should not.
+    pub(crate) fn strays(&self) -> impl Iterator<Item = (&K, &V)> {
+        let differing = self.differing.iter();
+        differing
+            .filter(|(_, sides)| sides.desired.is_none())
+            .filter_map(|(key, sides)| Some((key, sides.actual.as_ref().known()?)))
+    }
+
     /// Returns what the keys of a range should be and what they are, in no particular order.
     pub(crate) fn range(
         &self,

@@ -1,10 +1,10 @@
 //! All that the helper has read, sorted by kind: what the cores take in after a `Hello`.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use ipc_proto::{
     AttachmentKey, BpfRoute, Endpoint, FdbKey, KernelRoute, Link, LinkProfile, LinkState, Mac,
-    NeighbourKey, Observed, RouteKey, Rule, Tunnel, TunnelDevice,
+    Many, NeighbourKey, Observed, RouteKey, Rule, Tunnel, TunnelDevice,
 };
 use ipnet::IpNet;
 
@@ -14,6 +14,8 @@ pub(crate) type All<K, V> = Vec<(K, Option<V>)>;
 /// See the [module](self).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
+    /// The kinds that are as they were known to be: nothing else is read of those.
+    pub(crate) as_known: BTreeSet<Many>,
     pub(crate) links: Vec<LinkState>,
     pub(crate) link_settings: All<Link, LinkProfile>,
     pub(crate) tunnel_devices: All<Tunnel, TunnelDevice>,
@@ -31,6 +33,7 @@ impl Reading {
     /// Adds what another part of the same reading has.
     pub fn append(&mut self, part: Self) {
         let Self {
+            as_known,
             links,
             link_settings,
             tunnel_devices,
@@ -43,6 +46,7 @@ impl Reading {
             endpoints,
             attachments,
         } = part;
+        self.as_known.extend(as_known);
         self.links.extend(links);
         self.link_settings.extend(link_settings);
         self.tunnel_devices.extend(tunnel_devices);
@@ -62,6 +66,7 @@ impl FromIterator<Observed> for Reading {
         let mut reading = Self::default();
         for item in items {
             match item {
+                Observed::AsKnown(many) => drop(reading.as_known.insert(many)),
                 Observed::Link(state) => reading.links.push(state),
                 Observed::LinkSettings(link, profile) => {
                     reading.link_settings.push((link, Some(profile)));

@@ -25,8 +25,8 @@ use std::{
 };
 
 use ipc_proto::{
-    Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Lane, Lease, Link, LinkEvent, Op,
-    OpError, Protocol, Step, Welcome,
+    Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Known, Lane, Lease, Link, LinkEvent,
+    Many, Op, OpError, Protocol, Step, Welcome,
     view::{self, Row},
 };
 use ipnet::IpNet;
@@ -102,8 +102,8 @@ pub enum Input {
 /// What the reconciler asks of the world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Start a lease.
-    Hello,
+    /// Start a lease, and read back what is not known.
+    Hello(Known),
     /// Apply a batch.
     Apply(Batch),
     /// Tell the operator.
@@ -204,6 +204,8 @@ pub struct Reconciler {
     notices: VecDeque<Notice>,
     clean: VecDeque<IpAddr>,
     next_id: u64,
+    /// How often a lease was asked for.
+    hellos: u64,
     telling: Telling,
 }
 
@@ -331,8 +333,7 @@ impl Reconciler {
         }
         // A reading begins with nothing unanswered on either lane.
         if matches!(self.peer, Peer::Fresh) && !self.flows.awaits_ack() {
-            self.peer = Peer::Greeting;
-            return Some(Output::Hello);
+            return Some(self.hello());
         }
         let (grant, is_free) = lane?;
         let batch = is_free.then(|| self.changes(now, grant)).flatten();
@@ -340,13 +341,19 @@ impl Reconciler {
         let reading = self.reading().is_some_and(|at| at <= now);
         let answered = is_free && !self.flows.awaits_ack();
         if answered && batch.is_none() && (self.reread || reading) {
-            self.peer = Peer::Greeting;
-            return Some(Output::Hello);
+            return Some(self.hello());
         }
         let id = BatchId(self.next_id);
         let batch = batch.or_else(|| self.flows.poll(now, grant.lease, id, grant.max_steps))?;
         self.next_id += 1;
         Some(Output::Apply(batch))
+    }
+
+    /// Asks for a lease.
+    fn hello(&mut self) -> Output {
+        self.peer = Peer::Greeting;
+        self.hellos = self.hellos.wrapping_add(1);
+        Output::Hello(self.tables.known(self.hellos))
     }
 
     /// Returns the lease if anything may be written, and whether no change is in flight.
@@ -547,6 +554,12 @@ impl Reconciler {
         if !matches!(self.peer, Peer::Greeting) {
             return;
         }
+        let mut as_known = reading.as_known.iter();
+        if !as_known.all(|many| self.tables.is_known(*many)) {
+            // What it was known to be is in doubt since.
+            self.peer = Peer::Fresh;
+            return;
+        }
         if !self.tables.syncs_routes() {
             reading.kernel_routes = All::default();
         }
@@ -562,9 +575,23 @@ impl Reconciler {
         }
         self.flows.observed(&reading);
         self.grace.all(now, &reading.links);
-        let spared = self.grace.spared(&reading.kernel_routes);
+        let routes_as_known = reading.as_known.contains(&Many::KernelRoutes);
+        let spared = if routes_as_known {
+            let strays = || self.tables.stray_routes();
+            self.grace
+                .spared(|| strays().map(|(key, route)| (key, Some(route))))
+        } else {
+            let read = || reading.kernel_routes.iter();
+            self.grace
+                .spared(|| read().map(|(key, route)| (key, route.as_ref())))
+        };
         for doubt in self.links.lost_by(&reading.links) {
-            self.tables.doubt(&doubt);
+            if routes_as_known {
+                // They were found as they were.
+                self.tables.doubt_l2(&doubt);
+            } else {
+                self.tables.doubt(&doubt);
+            }
         }
         let (links, recovered) = self.tables.resync(now, reading);
         self.tables.spare(spared);

@@ -13,13 +13,14 @@ mod told;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::Hash,
     mem,
     ops::{Add, RangeInclusive},
     time::Instant,
 };
 
 use ipc_proto::{
-    Op, OpError,
+    Op, OpError, Sum,
     view::{Reason, Row},
 };
 
@@ -180,8 +181,40 @@ impl<K: Kind> Table<K> {
         self.tracker.set_new(all);
     }
 
-    /// Says what everything is, has what failed tried once more, and returns the keys that failed
-    /// and are right.
+    /// Returns whether it is known what there is.
+    pub(crate) fn is_known(&self) -> bool {
+        !self.unknown && self.tracker.is_known()
+    }
+
+    /// Sums up what there is; nothing where that is not known, or is nothing.
+    pub(crate) fn sum(&self, seed: u64) -> Option<Sum>
+    where
+        K::Key: Hash,
+        K::Value: Hash,
+    {
+        if !self.is_known() || self.present_len() == 0 {
+            return None;
+        }
+        let mut sum = Sum::default();
+        for (key, value) in self.tracker.present() {
+            sum.add(seed, key, Some(value));
+        }
+        Some(sum)
+    }
+
+    /// Says that all is as it is known to be, has what failed tried once more, and returns the keys
+    /// that failed and are right.
+    pub(crate) fn confirm(&mut self, now: Instant) -> Vec<K::Key> {
+        self.found = Found::default();
+        self.start_over(now, Vec::new())
+    }
+
+    /// Returns what is there and nobody wants.
+    pub(crate) fn strays(&self) -> impl Iterator<Item = (&K::Key, &K::Value)> {
+        self.tracker.strays()
+    }
+
+    /// As [`confirm`](Self::confirm), but says what everything is.
     pub(crate) fn resync(
         &mut self,
         now: Instant,
@@ -202,6 +235,12 @@ impl<K: Kind> Table<K> {
             told.note(key, || was);
         });
         self.found = found;
+        self.start_over(now, former)
+    }
+
+    /// Has all that differs tried at once, after a reading that has found other values than these `former`
+    /// ones, and returns the keys that failed and are right.
+    fn start_over(&mut self, now: Instant, former: Vec<(K::Key, K::Value)>) -> Vec<K::Key> {
         self.compare(now, former);
         self.timers.clear();
         self.spared.clear();

@@ -7,6 +7,7 @@ mod bounded;
 pub mod bus;
 pub mod codec;
 mod iface;
+mod known;
 mod l2;
 mod message;
 mod route;
@@ -16,6 +17,7 @@ pub use self::{
     iface::{
         IfName, InvalidIfName, Link, LinkEvent, LinkProfile, LinkRole, LinkState, Mac, Tunnel,
     },
+    known::{Known, Many, Sum},
     l2::{Endpoint, FdbKey, NeighbourKey, TunnelDevice},
     message::{
         Ack, AttachmentKey, Batch, BatchId, Feed, FlowsDone, Hello, Incarnation, Lane, Lease,

@@ -10,13 +10,13 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BpfRoute, Endpoint, FdbKey, Hook, KernelRoute, Link, LinkEvent, LinkProfile, LinkState, Mac,
-    Masquerade, NeighbourKey, ProgramSettings, RouteKey, Rule, Tunnel, TunnelDevice,
+    BpfRoute, Endpoint, FdbKey, Hook, KernelRoute, Known, Link, LinkEvent, LinkProfile, LinkState,
+    Mac, Many, Masquerade, NeighbourKey, ProgramSettings, RouteKey, Rule, Tunnel, TunnelDevice,
     bounded::at_most, view::Kind,
 };
 
 /// The version of everything in this crate that goes over the wire. Both sides must have the same.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// One life of a process: another number means that it has crashed or restarted meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,6 +56,8 @@ impl Lease {
 pub struct Hello {
     /// [`VERSION`] of who asks.
     pub version: u16,
+    /// What need not be sent if it is so.
+    pub known: Known,
 }
 
 /// The answer to [`Hello`]; the snapshot that is read for the lease follows page by page, by
@@ -118,6 +120,8 @@ pub enum Observed {
     Attachment(AttachmentKey),
     /// A routing rule of ours.
     Rule(Rule),
+    /// All of a kind is as [`Hello::known`] says, and left out.
+    AsKnown(Many),
 }
 
 impl Observed {
@@ -134,7 +138,8 @@ impl Observed {
             | Self::KernelRoute(..)
             | Self::Endpoint(..)
             | Self::Attachment(_)
-            | Self::Rule(_) => None,
+            | Self::Rule(_)
+            | Self::AsKnown(_) => None,
         }
     }
 }

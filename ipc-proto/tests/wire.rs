@@ -9,10 +9,10 @@ use std::{collections::BTreeSet, env, fmt::Write, fs, path::Path};
 use ebpf::flags;
 use ipc_proto::{
     Ack, AttachmentKey, Batch, BatchId, BpfRoute, BpfTarget, Endpoint, FdbKey, Feed, Flags,
-    FlowsDone, Hello, Hook, Hop, Incarnation, KernelRoute, Lane, Lease, Link, LinkEvent,
-    LinkProfile, LinkRole, LinkState, Mac, Masquerade, NeighbourKey, Observed, Op, OpError, Page,
-    PageRequest, ProgramSettings, Protocol, RouteKey, RouteKind, Rule, Step, Table, Tunnel,
-    TunnelDevice, VERSION, Welcome, codec,
+    FlowsDone, Hello, Hook, Hop, Incarnation, KernelRoute, Known, Lane, Lease, Link, LinkEvent,
+    LinkProfile, LinkRole, LinkState, Mac, Many, Masquerade, NeighbourKey, Observed, Op, OpError,
+    Page, PageRequest, ProgramSettings, Protocol, RouteKey, RouteKind, Rule, Step, Sum, Table,
+    Tunnel, TunnelDevice, VERSION, Welcome, codec,
     view::{Kind, Reason, Row, Rows, RowsRequest},
 };
 use proptest::prelude::*;
@@ -181,7 +181,22 @@ fn observed() -> Vec<Observed> {
             mark: Some((0x10_0000, 0x10_0000)),
             invert: true,
         }),
+        Observed::AsKnown(Many::KernelRoutes),
     ]
+}
+
+fn hello() -> Hello {
+    let mut sum = Sum::default();
+    sum.add(1, &7_u32, Some(&8_u32));
+    Hello {
+        version: VERSION,
+        known: Known {
+            seed: 1,
+            bpf_v4: None,
+            bpf_v6: Some(Sum::default()),
+            kernel_routes: Some(sum),
+        },
+    }
 }
 
 /// Every kind of failure.
@@ -247,7 +262,7 @@ fn the_bytes_of_each_message_are_as_recorded() {
         bpf_max_entries: 262_144,
         feed: 17,
     };
-    golden("hello", &Hello { version: VERSION });
+    golden("hello", &hello());
     golden("welcome", &welcome);
     golden("page_request", &PageRequest { lease, page: 1 });
     let items = observed();
@@ -304,7 +319,7 @@ fn the_bytes_of_each_message_are_as_recorded() {
 
 #[test]
 fn a_message_with_bytes_behind_it_is_refused() {
-    let mut bytes = codec::encode(&Hello { version: VERSION }).unwrap();
+    let mut bytes = codec::encode(&hello()).unwrap();
     bytes.push(0);
     assert!(matches!(
         codec::decode::<Hello>(&bytes),

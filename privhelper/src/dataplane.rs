@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ipc_proto::{Lane, LinkRole, LinkState, Observed, Op, OpError, Step, Tunnel, TunnelDevice};
+use ipc_proto::{
+    Lane, LinkRole, LinkState, Many, Observed, Op, OpError, Step, Tunnel, TunnelDevice,
+};
 use nix::errno::Errno;
 
 use crate::{
@@ -16,6 +18,7 @@ use crate::{
     links::Links,
     netlink::{Netlink, ReadError},
     order::{self, Checked},
+    pages::Sink,
     policy::{self, Permitted, Policy},
     sysctl,
     tc::{Attachments, TcError},
@@ -208,20 +211,26 @@ impl Dataplane {
     pub fn snapshot(
         &mut self,
         interfaces: Interfaces,
-        sink: &mut impl FnMut(Observed),
+        sink: &mut Sink,
     ) -> Result<(), SnapshotError> {
+        let mut push = |item| sink.push(item);
         let Interfaces { states, links, .. } = interfaces;
         for state in states {
             let settings = policy::profile(state.role)
                 .filter(|profile| sysctl::is_set(&state.link.name, *profile))
                 .map(|profile| Observed::LinkSettings(state.link.clone(), profile));
-            sink(Observed::Link(state));
-            settings.into_iter().for_each(&mut *sink);
+            push(Observed::Link(state));
+            settings.into_iter().for_each(&mut push);
         }
-        self.netlink.snapshot(&links, sink)?;
-        self.maps.snapshot(&links, sink)?;
-        self.endpoints.snapshot(&links, sink)?;
-        self.attachments.snapshot(&links, sink)?;
+        self.netlink.snapshot(&links, &mut push)?;
+        self.endpoints.snapshot(&links, &mut push)?;
+        self.attachments.snapshot(&links, &mut push)?;
+        sink.read_many(Many::KernelRoutes, |mut push| {
+            self.netlink.read_routes(&links, &mut push)
+        })?;
+        for (many, ipv6) in [(Many::BpfV4, false), (Many::BpfV6, true)] {
+            sink.read_many(many, |mut push| self.maps.read(ipv6, &links, &mut push))?;
+        }
         Ok(())
     }
 
@@ -284,7 +293,7 @@ impl Reported {
 /// Returns what would clear an item, if it can be cleared.
 fn cleared(item: &Observed) -> Option<Op> {
     Some(match item {
-        Observed::Link(_) | Observed::LinkSettings(..) => return None,
+        Observed::Link(_) | Observed::LinkSettings(..) | Observed::AsKnown(_) => return None,
         Observed::TunnelDevice(tunnel, _) => Op::TunnelDevice(*tunnel, None),
         Observed::Neighbour(key, _) => Op::Neighbour(key.clone(), None),
         Observed::Fdb(key, _) => Op::Fdb(key.clone(), None),

@@ -188,7 +188,7 @@ impl Netlink {
         }
     }
 
-    /// Gives all that is ours to `sink`.
+    /// Gives all that is ours but routes to `sink`.
     ///
     /// # Errors
     ///
@@ -230,7 +230,19 @@ impl Netlink {
                 self.made.read(state.link.index, read);
             }
         }
-        rule::read(&mut self.requests, &self.policy, sink).map_err(reading("the rules"))?;
+        rule::read(&mut self.requests, &self.policy, sink).map_err(reading("the rules"))
+    }
+
+    /// Gives all routes that are ours to `sink`.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be read.
+    pub fn read_routes(
+        &mut self,
+        links: &Links,
+        sink: &mut impl FnMut(Observed),
+    ) -> Result<(), ReadError> {
         let mut kernel = Kernel {
             requests: &mut self.requests,
             policy: &self.policy,

@@ -3,6 +3,8 @@
 //! Items are checked and encoded as they arrive, so that a full map costs its bytes and not its
 //! objects, by a thread of their own, so that reading the kernel goes on meanwhile; and pages are had
 //! before all is read.
+//! Of a kind of which there are many, and of which whoever asked knows a sum, that is compared first: where
+//! it is right, nothing is sent. Where it is wrong all is read once more, which costs time and no memory.
 //! They wait in memory for whoever is slow to ask: nobody can stop the reading, and what is read is
 //! bounded by the size of the maps.
 
@@ -13,7 +15,7 @@ use std::{
 };
 
 use ipc_proto::{
-    Lease, Observed, Page, PageRequest,
+    Known, Lease, Many, Observed, Page, PageRequest, Sum,
     codec::{self, EncodeError},
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -70,9 +72,21 @@ impl Pages {
 #[derive(Debug)]
 pub struct Sink {
     items: Vec<Observed>,
-    full: SyncSender<(bool, Vec<Observed>)>,
+    full: SyncSender<Full>,
     /// Room that is free again.
     empty: Receiver<Vec<Observed>>,
+    known: Known,
+}
+
+/// What there is for the thread that encodes.
+#[derive(Debug)]
+enum Full {
+    /// Items of a page, and whether it is the last.
+    Page(bool, Vec<Observed>),
+    /// Items that are only added up.
+    Addends(Vec<Observed>),
+    /// Who wants to know what they add up to.
+    Sum(SyncSender<Sum>),
 }
 
 impl Sink {
@@ -80,48 +94,108 @@ impl Sink {
     pub fn push(&mut self, item: Observed) {
         self.items.push(item);
         if self.items.len() == ITEMS {
-            self.turn(false);
+            self.turn(|items| Full::Page(false, items));
         }
     }
 
-    fn turn(&mut self, last: bool) {
+    /// Adds what `read` gives of a kind, or only that it is as known.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read`, which may be called twice.
+    pub fn read_many<E>(
+        &mut self,
+        many: Many,
+        mut read: impl FnMut(&mut dyn FnMut(Observed)) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if let Some(known) = self.known.of(many) {
+            let page = mem::take(&mut self.items);
+            read(&mut |item| {
+                self.items.push(item);
+                if self.items.len() == ITEMS {
+                    self.turn(Full::Addends);
+                }
+            })?;
+            self.turn(Full::Addends);
+            let is_right = self.sum() == Some(known);
+            self.items = page;
+            if is_right {
+                self.push(Observed::AsKnown(many));
+                return Ok(());
+            }
+            tracing::debug!(?many, "not as whoever asked knows it");
+        }
+        read(&mut |item| self.push(item))
+    }
+
+    /// Returns what all has added up to since the last sum; nothing if the encoder has failed.
+    fn sum(&self) -> Option<Sum> {
+        let (sender, sum) = mpsc::sync_channel(1);
+        self.full.send(Full::Sum(sender)).ok()?;
+        sum.recv().ok()
+    }
+
+    fn turn(&mut self, full: impl FnOnce(Vec<Observed>) -> Full) {
         let empty = self.empty.try_recv();
         let empty = empty.unwrap_or_else(|_| Vec::with_capacity(ITEMS));
         let items = mem::replace(&mut self.items, empty);
         // An encoder that has failed has said so.
-        drop(self.full.send((last, items)));
+        drop(self.full.send(full(items)));
     }
 }
 
-/// Has `read` give all items to a sink, and gives the pages of those that are `reported` away; if it
-/// fails, that in place of the last.
+/// Has `read` give all items to a sink, and gives the pages of those that are `reported` away, less what is
+/// as `known`; if it fails, that in place of the last.
 pub fn cut(
     pages: &UnboundedSender<Coming>,
+    known: Known,
     reported: impl Fn(&Observed) -> bool + Send,
     read: impl FnOnce(&mut Sink) -> Result<(), SnapshotError>,
 ) {
     thread::scope(|scope| {
-        let (full, waiting) = mpsc::sync_channel::<(bool, Vec<Observed>)>(WAITING);
+        let (full, waiting) = mpsc::sync_channel::<Full>(WAITING);
         let (emptied, empty) = mpsc::channel();
         let given = pages.clone();
         scope.spawn(move || {
-            for (last, mut items) in waiting {
-                items.retain(&reported);
-                let mut page = Page { items };
-                if let Err(error) = encode(last, &mut page, &given) {
-                    // Who asked may be gone.
-                    drop(given.send(Err(error.into())));
-                    return;
-                }
-                page.items.clear();
+            let mut sum = Sum::default();
+            for full in waiting {
+                let mut items = match full {
+                    Full::Page(last, mut items) => {
+                        items.retain(&reported);
+                        let mut page = Page { items };
+                        if let Err(error) = encode(last, &mut page, &given) {
+                            // Who asked may be gone.
+                            drop(given.send(Err(error.into())));
+                            return;
+                        }
+                        page.items
+                    }
+                    Full::Addends(items) => {
+                        for item in items.iter().filter(|item| reported(item)) {
+                            sum.add_observed(known.seed, item);
+                        }
+                        items
+                    }
+                    Full::Sum(asked) => {
+                        // Who asked waits.
+                        asked.send(mem::take(&mut sum)).unwrap_or_default();
+                        continue;
+                    }
+                };
+                items.clear();
                 // All may have been read.
-                drop(emptied.send(page.items));
+                drop(emptied.send(items));
             }
         });
         let items = Vec::with_capacity(ITEMS);
-        let mut sink = Sink { items, full, empty };
+        let mut sink = Sink {
+            items,
+            full,
+            empty,
+            known,
+        };
         match read(&mut sink) {
-            Ok(()) => sink.turn(true),
+            Ok(()) => sink.turn(|items| Full::Page(true, items)),
             // As above.
             Err(error) => drop(pages.send(Err(error.into()))),
         }
@@ -173,7 +247,7 @@ mod tests {
     fn read(items: &[Observed], end: Result<(), SnapshotError>) -> Vec<Coming> {
         let (sender, mut coming) = unbounded_channel();
         let reported = |item: &Observed| !matches!(item, Observed::Rule(_));
-        cut(&sender, reported, |sink| {
+        cut(&sender, Known::default(), reported, |sink| {
             for item in items {
                 sink.push(item.clone());
             }

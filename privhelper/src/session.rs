@@ -3,7 +3,7 @@
 //! Runs on the dataplane's thread, one request after the other. At most one lease is valid. Malformed or unauthorised requests end here, without a trace in the kernel.
 
 use ipc_proto::{
-    Ack, Batch, Hello, Incarnation, Lane, Lease, VERSION, Welcome,
+    Ack, Batch, Hello, Incarnation, Known, Lane, Lease, VERSION, Welcome,
     codec::{self, DecodeError, EncodeError},
 };
 use tokio::sync::{mpsc::UnboundedSender, watch};
@@ -57,6 +57,7 @@ pub struct Granted {
     pub lease: Lease,
     /// The answer that says so: a [`Welcome`].
     pub welcome: Vec<u8>,
+    known: Known,
     interfaces: Interfaces,
 }
 
@@ -86,11 +87,11 @@ impl Session {
     pub fn hello(&mut self, request: &[u8]) -> Result<Granted, Refusal> {
         // The version comes first in whatever a later version may say.
         let version = request.get(..size_of::<u16>()).unwrap_or(request);
-        let Hello { version } = codec::decode(version)?;
+        let version: u16 = codec::decode(version)?;
         if version != VERSION {
             return Err(Refusal::Version(version));
         }
-        codec::decode::<Hello>(request)?;
+        let Hello { known, .. } = codec::decode(request)?;
         self.end();
         let interfaces = self.dataplane.interfaces();
         let lease = Lease::fresh();
@@ -108,6 +109,7 @@ impl Session {
         Ok(Granted {
             lease,
             welcome,
+            known,
             interfaces,
         })
     }
@@ -118,8 +120,9 @@ impl Session {
         let reported = dataplane.reported(&granted.interfaces);
         pages::cut(
             pages,
+            granted.known,
             |item| reported.has(item),
-            |sink| dataplane.snapshot(granted.interfaces, &mut |item| sink.push(item)),
+            |sink| dataplane.snapshot(granted.interfaces, sink),
         );
     }
 

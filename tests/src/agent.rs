@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use calc::{Input, Output, Reading, Reconciler};
-use ipc_proto::{Ack, Op, codec};
+use ipc_proto::{Ack, Known, Op, codec};
 
 use crate::helper::{self, Calc, Helper};
 
@@ -30,7 +30,6 @@ impl Agent {
             helper: helper.connect().await,
         };
         agent.reconciler.handle(Instant::now(), Input::Connected);
-        assert_eq!(agent.reconciler.poll(Instant::now()), Some(Output::Hello));
         agent.read().await;
         agent
     }
@@ -56,9 +55,18 @@ impl Agent {
         assert_eq!(self.reconciler.poll(Instant::now()), None);
     }
 
-    /// Reads the kernel back, as was asked for.
+    /// Reads the kernel back, as is asked for next.
     async fn read(&mut self) {
-        let (welcome, pages) = self.helper.pages::<Reading>().await;
+        let output = self.reconciler.poll(Instant::now());
+        let Some(Output::Hello(known)) = output else {
+            panic!("{output:?}");
+        };
+        self.read_but(known).await;
+    }
+
+    /// Reads back what is not as `known`.
+    async fn read_but(&mut self, known: Known) {
+        let (welcome, pages) = self.helper.pages::<Reading>(known).await;
         let mut reading = Reading::default();
         for page in pages {
             reading.append(page);
@@ -75,8 +83,8 @@ impl Agent {
             let batch = match output {
                 Output::Apply(batch) => batch,
                 // Of links that are new: their grace has ended.
-                Output::Hello => {
-                    self.read().await;
+                Output::Hello(known) => {
+                    self.read_but(known).await;
                     continue;
                 }
                 Output::Notice(_) | Output::AddressClean(_) => panic!("{output:?}"),
@@ -96,7 +104,6 @@ impl Agent {
     /// Reads the kernel back, which must need no change.
     pub async fn resync(&mut self) {
         self.reconciler.handle(Instant::now(), Input::Resync);
-        assert_eq!(self.reconciler.poll(Instant::now()), Some(Output::Hello));
         self.read().await;
         assert_eq!(self.reconciler.poll(Instant::now()), None);
     }

@@ -19,8 +19,8 @@ use std::{
 use command_fds::{CommandFdExt, FdMapping};
 use futures_util::StreamExt as _;
 use ipc_proto::{
-    Ack, Batch, BatchId, Feed, FlowsDone, Lane, Lease, Link, LinkState, Observed, Op, OpError,
-    Step, Welcome,
+    Ack, Batch, BatchId, Feed, FlowsDone, Known, Lane, Lease, Link, LinkState, Observed, Op,
+    OpError, Step, Welcome,
     bus::{self, DataplaneProxy, PrivHelper1Proxy},
     codec,
 };
@@ -226,20 +226,21 @@ impl Calc {
     ///
     /// If the helper refuses.
     pub async fn hello(&mut self) -> (Welcome, Vec<Observed>) {
-        let (welcome, pages) = self.pages::<Vec<Observed>>().await;
+        let pages = self.pages::<Vec<Observed>>(Known::default());
+        let (welcome, pages) = pages.await;
         (welcome, pages.into_iter().flatten().collect())
     }
 
-    /// Takes the lease and returns what the helper reads, page by page.
+    /// Takes the lease and returns what the helper reads, page by page, less what is `known` and so.
     ///
     /// # Panics
     ///
     /// If the helper refuses.
-    pub async fn pages<P>(&mut self) -> (Welcome, Vec<P>)
+    pub async fn pages<P>(&mut self, known: Known) -> (Welcome, Vec<P>)
     where
         P: FromIterator<Observed> + Send + 'static,
     {
-        let (welcome, pages) = calc::hello(&self.proxy).await.unwrap();
+        let (welcome, pages) = calc::hello(&self.proxy, known).await.unwrap();
         self.lease = welcome.lease;
         (welcome, pages)
     }

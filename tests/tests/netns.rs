@@ -8,6 +8,8 @@ mod feed;
 mod flows;
 #[path = "netns/hostile.rs"]
 mod hostile;
+#[path = "netns/known.rs"]
+mod known;
 #[path = "netns/l2.rs"]
 mod l2;
 #[path = "netns/lookups.rs"]

@@ -7,7 +7,9 @@
 
 use std::{collections::BTreeSet, future::Future};
 
-use ipc_proto::{BatchId, BpfRoute, Lane, Lease, Link, LinkEvent, LinkRole, LinkState, Op, Step};
+use ipc_proto::{
+    BatchId, BpfRoute, Known, Lane, Lease, Link, LinkEvent, LinkRole, LinkState, Op, Step,
+};
 use tempfile::TempDir;
 use tokio::{net::UnixListener, time::timeout};
 
@@ -54,7 +56,10 @@ impl Bench {
     }
 
     async fn welcome(&mut self, requests: &mpsc::Sender<Request>) -> (Welcome, Reading) {
-        requests.send(Request::Hello).await.unwrap();
+        requests
+            .send(Request::Hello(Known::default()))
+            .await
+            .unwrap();
         match self.event().await {
             Event::Welcome(welcome, reading) => (welcome, reading),
             other => panic!("{other:?}"),
@@ -216,7 +221,10 @@ async fn a_helper_that_dies_between_two_pages_has_read_nothing() {
         std::sync::Arc::clone(&helper.asked)
     };
     let (connection, requests) = bench.connect().await;
-    requests.send(Request::Hello).await.unwrap();
+    requests
+        .send(Request::Hello(Known::default()))
+        .await
+        .unwrap();
     soon(asked.notified()).await;
     drop(connection.close().await);
     // And not that what has come so far is all.
@@ -252,7 +260,10 @@ async fn another_release_is_named() {
     let mut bench = Bench::new();
     bench.helper.0.lock().unwrap().version = 77;
     let (_connection, requests) = bench.connect().await;
-    requests.send(Request::Hello).await.unwrap();
+    requests
+        .send(Request::Hello(Known::default()))
+        .await
+        .unwrap();
     let error = bench.error().await.to_string();
     assert!(error.contains("version 77"), "{error}");
 }

@@ -14,7 +14,6 @@ use std::{
 use ipc_proto::{KernelRoute, LinkRole, LinkState, Op, RouteKey};
 
 use super::steps::hops;
-use crate::reading::All;
 
 /// How long a route is spared where nothing else is said; that of Felix.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -113,13 +112,11 @@ impl Grace {
     }
 
     /// Returns which of the routes that were read are to be spared, and until when.
-    pub(super) fn spared(&self, read: &All<RouteKey, KernelRoute>) -> BTreeMap<RouteKey, Instant> {
-        let routes = || {
-            read.iter().map(|(key, route)| {
-                let until = route.as_ref().and_then(|route| self.until(route));
-                (key, until)
-            })
-        };
+    pub(super) fn spared<'a, I>(&self, read: impl Fn() -> I) -> BTreeMap<RouteKey, Instant>
+    where
+        I: Iterator<Item = (&'a RouteKey, Option<&'a KernelRoute>)>,
+    {
+        let routes = || read().map(|(key, route)| (key, route.and_then(|route| self.until(route))));
         let mut spared = BTreeMap::new();
         for (key, until) in routes() {
             if let Some(until) = until {

@@ -5,7 +5,8 @@
 use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, time::Instant};
 
 use ipc_proto::{
-    BpfRoute, KernelRoute, Link, LinkState, Op, OpError, RouteKey, RouteKind, Tunnel, TunnelDevice,
+    BpfRoute, KernelRoute, Known, Link, LinkState, Many, Op, OpError, RouteKey, RouteKind, Tunnel,
+    TunnelDevice,
     view::{self, Reason, Row},
 };
 use ipnet::IpNet;
@@ -113,10 +114,35 @@ impl Tables {
         self.act(op, Act::Lose).unwrap_or(Verdict::Unchanged);
     }
 
+    /// Returns what need not be read if it is so.
+    pub(super) fn known(&self, seed: u64) -> Known {
+        Known {
+            seed,
+            bpf_v4: self.bpf_v4.sum(seed),
+            bpf_v6: self.bpf_v6.sum(seed),
+            kernel_routes: self.routes().and_then(|routes| routes.sum(seed)),
+        }
+    }
+
+    /// Returns whether it is still known what there is of a kind.
+    pub(super) fn is_known(&self, many: Many) -> bool {
+        match many {
+            Many::BpfV4 => self.bpf_v4.is_known(),
+            Many::BpfV6 => self.bpf_v6.is_known(),
+            Many::KernelRoutes => self.routes().is_some_and(Table::is_known),
+        }
+    }
+
+    /// Returns the kernel's routes that are there and that nobody wants.
+    pub(super) fn stray_routes(&self) -> impl Iterator<Item = (&RouteKey, &KernelRoute)> {
+        self.kernel_routes.strays()
+    }
+
     /// Takes in all that the helper has read. Returns the interfaces among it, and what failed
     /// before and is as it should be.
     pub(super) fn resync(&mut self, now: Instant, reading: Reading) -> (Vec<LinkState>, Vec<Op>) {
         let Reading {
+            as_known,
             links,
             link_settings,
             tunnel_devices,
@@ -133,9 +159,17 @@ impl Tables {
         recovered.extend(resync(now, &mut self.tunnel_devices, tunnel_devices));
         recovered.extend(resync(now, &mut self.neighbours, neighbours));
         recovered.extend(resync(now, &mut self.fdb, fdb));
-        recovered.extend(resync(now, &mut self.bpf_v4, bpf_v4));
-        recovered.extend(resync(now, &mut self.bpf_v6, bpf_v6));
-        recovered.extend(resync(now, &mut self.kernel_routes, kernel_routes));
+        let Self {
+            bpf_v4: v4,
+            bpf_v6: v6,
+            kernel_routes: routes,
+            ..
+        } = self;
+        let has = |many| as_known.contains(&many);
+        recovered.extend(resync_many(now, v4, bpf_v4, has(Many::BpfV4)));
+        recovered.extend(resync_many(now, v6, bpf_v6, has(Many::BpfV6)));
+        let is_known = has(Many::KernelRoutes);
+        recovered.extend(resync_many(now, routes, kernel_routes, is_known));
         recovered.extend(resync(now, &mut self.rules, rules));
         recovered.extend(resync(now, &mut self.endpoints, endpoints));
         recovered.extend(resync(now, &mut self.attachments, attachments));
@@ -161,11 +195,14 @@ impl Tables {
 
     /// Takes in that the kernel may have dropped what hung on an interface.
     pub(super) fn doubt(&mut self, doubt: &Doubt) {
+        self.doubt_l2(doubt);
+        self.doubt_routes(doubt);
+    }
+
+    /// As [`doubt`](Self::doubt), for all but routes.
+    pub(super) fn doubt_l2(&mut self, doubt: &Doubt) {
         let Doubt {
-            link,
-            hung,
-            gone,
-            addresses,
+            link, hung, gone, ..
         } = doubt;
         if *gone {
             // What has the interface in its key cannot even be named any more.
@@ -181,6 +218,15 @@ impl Tables {
             self.neighbours
                 .doubt(&Actual::Wrong, |key, _| key.link == *link);
         }
+    }
+
+    fn doubt_routes(&mut self, doubt: &Doubt) {
+        let Doubt {
+            link,
+            hung,
+            addresses,
+            ..
+        } = doubt;
         self.kernel_routes.doubt(&Actual::Wrong, |_, route| {
             route.is_some_and(|route| {
                 *hung && uses(route, link)
@@ -591,6 +637,20 @@ fn offer<K: Kind>(table: &Table<K>, changes: &[Change], steps: &mut Steps) {
 /// Returns what can be made of these changes, in their order.
 fn ready<K: Kind>(table: &Table<K>, changes: &[Change]) -> impl Iterator<Item = Op> {
     changes.iter().flat_map(|change| table.ready(*change))
+}
+
+/// As [`resync`]; nothing was read of what is as it is known to be.
+fn resync_many<K: Kind>(
+    now: Instant,
+    table: &mut Table<K>,
+    all: All<K::Key, K::Value>,
+    is_known: bool,
+) -> Vec<Op> {
+    if !is_known {
+        return resync(now, table, all);
+    }
+    let recovered = table.confirm(now);
+    recovered.into_iter().map(|key| table.op(key)).collect()
 }
 
 fn resync<K: Kind>(now: Instant, table: &mut Table<K>, all: All<K::Key, K::Value>) -> Vec<Op> {

@@ -10,6 +10,7 @@ mod contests;
 mod drift;
 mod failures;
 mod grace;
+mod known;
 mod left;
 mod links;
 mod load;
@@ -18,9 +19,9 @@ mod plan;
 use std::time::Duration;
 
 use ipc_proto::{
-    AttachmentKey, BpfRoute, Endpoint, Flags, Hook, Hop, Incarnation, KernelRoute, Link, LinkRole,
-    LinkState, Mac, NeighbourKey, Observed, OpError, Protocol, RouteKey, RouteKind, Step, Table,
-    view::Reason,
+    AttachmentKey, BpfRoute, Endpoint, Flags, Hook, Hop, Incarnation, KernelRoute, Known, Link,
+    LinkRole, LinkState, Mac, NeighbourKey, Observed, OpError, Protocol, RouteKey, RouteKind, Step,
+    Sum, Table, view::Reason,
 };
 
 use super::*;
@@ -63,8 +64,11 @@ impl Bench {
         self.answer(observed);
     }
 
-    fn greet(&mut self) {
-        assert_eq!(self.poll(), Some(Output::Hello));
+    fn greet(&mut self) -> Known {
+        match self.poll() {
+            Some(Output::Hello(known)) => known,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn answer(&mut self, observed: Vec<Observed>) {
@@ -105,7 +109,7 @@ impl Bench {
                 self.batch = Some(batch.id);
                 batch.steps
             }
-            Some(other @ (Output::Hello | Output::Notice(_) | Output::AddressClean(_))) => {
+            Some(other @ (Output::Hello(_) | Output::Notice(_) | Output::AddressClean(_))) => {
                 panic!("{other:?}")
             }
         }
@@ -381,7 +385,7 @@ fn reading_back_asked_for_during_a_reading_happens_after_it() {
     bench.handle(Input::Resync);
     assert_eq!(bench.poll(), None);
     bench.answer(Vec::new());
-    assert_eq!(bench.poll(), Some(Output::Hello));
+    bench.greet();
 }
 
 #[test]

@@ -89,23 +89,30 @@ impl RouteMaps {
             .collect()
     }
 
-    /// Gives all entries of both maps to `sink`; more than once, where another program changes a
+    /// Gives all entries of the map of a family to `sink`; more than once, where another program changes a
     /// map meanwhile.
     ///
     /// # Errors
     ///
     /// What the kernel said.
-    pub fn snapshot(&self, links: &Links, sink: &mut impl FnMut(Observed)) -> Result<(), BpfError> {
-        for (trie, name) in [(&self.v4, ebpf::MAP_V4), (&self.v6, ebpf::MAP_V6)] {
-            let size = usize::try_from(self.size).unwrap_or(usize::MAX);
-            read(trie, size, |key, value| {
-                if let Some((prefix, route)) = layout::read_entry(key, value, links) {
-                    sink(Observed::BpfRoute(prefix, route));
-                }
-            })
-            .map_err(|errno| BpfError::Read(name, errno))?;
-        }
-        Ok(())
+    pub fn read(
+        &self,
+        ipv6: bool,
+        links: &Links,
+        sink: &mut impl FnMut(Observed),
+    ) -> Result<(), BpfError> {
+        let (trie, name) = if ipv6 {
+            (&self.v6, ebpf::MAP_V6)
+        } else {
+            (&self.v4, ebpf::MAP_V4)
+        };
+        let size = usize::try_from(self.size).unwrap_or(usize::MAX);
+        read(trie, size, |key, value| {
+            if let Some((prefix, route)) = layout::read_entry(key, value, links) {
+                sink(Observed::BpfRoute(prefix, route));
+            }
+        })
+        .map_err(|errno| BpfError::Read(name, errno))
     }
 }
 

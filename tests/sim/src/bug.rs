@@ -45,11 +45,13 @@ pub enum Bug {
     ThrottledForgotten,
     /// A map that was full once counts as full for ever.
     FullForEver,
+    /// The helper says of what it knows a sum of that it is so, and has not read it.
+    SumUnread,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::AckOfOlder,
         Self::FeedLost,
         Self::OldLease,
@@ -71,5 +73,6 @@ impl Bug {
         Self::DoubtForgotten,
         Self::ThrottledForgotten,
         Self::FullForEver,
+        Self::SumUnread,
     ];
 }

@@ -12,8 +12,8 @@ use std::{
 };
 
 use ipc_proto::{
-    Ack, Batch, Feed, FlowsDone, Incarnation, Lane, Lease, LinkState, Mac, Observed, Op, OpError,
-    VERSION, Welcome,
+    Ack, Batch, Feed, FlowsDone, Incarnation, Known, Lane, Lease, LinkState, Mac, Many, Observed,
+    Op, OpError, Sum, VERSION, Welcome,
 };
 use ipnet::IpNet;
 use privhelper::{
@@ -32,7 +32,7 @@ use super::{
 /// What arrives at the helper, in order.
 #[derive(Clone, Debug)]
 pub(super) enum Arrival {
-    Hello,
+    Hello(Known),
     Apply(Batch),
     /// A batch of who is gone.
     Late(Batch),
@@ -58,6 +58,7 @@ enum Job {
     Read {
         states: Vec<LinkState>,
         feed: u64,
+        known: Known,
     },
     CarryOut {
         batch: Batch,
@@ -178,9 +179,11 @@ impl Helper {
     /// Goes half of the way with a request.
     pub(super) fn serve(&mut self, ground: &mut Ground<'_>) -> Result<Served, Broken> {
         match self.job.take() {
-            Some(Job::Read { states, feed }) => {
-                Ok(Served::Answer(self.welcome(states, feed, ground)))
-            }
+            Some(Job::Read {
+                states,
+                feed,
+                known,
+            }) => Ok(Served::Answer(self.welcome(states, feed, &known, ground))),
             Some(Job::CarryOut {
                 batch,
                 checked,
@@ -204,12 +207,16 @@ impl Helper {
                     self.lease = None;
                     Ok(Served::HalfDone)
                 }
-                Some(Arrival::Hello) => {
+                Some(Arrival::Hello(known)) => {
                     self.lease = None;
                     self.read_links(ground.kernel, ground.policy);
                     let (states, feed) = self.links.snapshot();
                     ground.kernel.disturbed = Disturbed::default();
-                    self.job = Some(Job::Read { states, feed });
+                    self.job = Some(Job::Read {
+                        states,
+                        feed,
+                        known,
+                    });
                     Ok(Served::HalfDone)
                 }
                 Some(Arrival::Apply(batch)) => Ok(self.apply(batch, false, ground)),
@@ -221,7 +228,13 @@ impl Helper {
         }
     }
 
-    fn welcome(&mut self, states: Vec<LinkState>, feed: u64, ground: &mut Ground<'_>) -> Message {
+    fn welcome(
+        &mut self,
+        states: Vec<LinkState>,
+        feed: u64,
+        known: &Known,
+        ground: &mut Ground<'_>,
+    ) -> Message {
         let mut links = Links::default();
         links.update(states.iter().cloned(), &Unseen::default());
         let mut observed: Vec<Observed> = states.into_iter().map(Observed::Link).collect();
@@ -236,6 +249,7 @@ impl Helper {
             let keys = ground.kernel.routes.keys().cloned();
             observed.extend(keys.map(|key| Observed::KernelRoute(key, None)));
         }
+        leave_out_known(&mut observed, known, ground);
         self.leases += 1;
         let lease = Lease(self.incarnation << 32 | self.leases);
         self.lease = Some(lease);
@@ -367,4 +381,42 @@ fn shows_loss(before: &LinkState, after: &LinkState) -> bool {
         || before.mac != after.mac
         || before.mtu > after.mtu
         || !before.addresses.iter().all(kept)
+}
+
+/// Leaves out what is as who asked knows it.
+fn leave_out_known(observed: &mut Vec<Observed>, known: &Known, ground: &mut Ground<'_>) {
+    for many in [Many::BpfV4, Many::BpfV6, Many::KernelRoutes] {
+        let Some(claimed) = known.of(many) else {
+            continue;
+        };
+        let mut sum = Sum::default();
+        for item in observed.iter().filter(|item| kind(item) == Some(many)) {
+            sum.add_observed(known.seed, item);
+        }
+        if sum == claimed || ground.bug == Some(Bug::SumUnread) {
+            ground.tally.add("kinds read back as known");
+            observed.retain(|item| kind(item) != Some(many));
+            observed.push(Observed::AsKnown(many));
+        } else {
+            ground.tally.add("kinds read back otherwise than known");
+        }
+    }
+}
+
+/// Returns which of the kinds of which there are many an item is of.
+fn kind(item: &Observed) -> Option<Many> {
+    match item {
+        Observed::BpfRoute(IpNet::V4(_), _) => Some(Many::BpfV4),
+        Observed::BpfRoute(IpNet::V6(_), _) => Some(Many::BpfV6),
+        Observed::KernelRoute(..) => Some(Many::KernelRoutes),
+        Observed::Link(_)
+        | Observed::LinkSettings(..)
+        | Observed::TunnelDevice(..)
+        | Observed::Neighbour(..)
+        | Observed::Fdb(..)
+        | Observed::Endpoint(..)
+        | Observed::Attachment(_)
+        | Observed::Rule(_)
+        | Observed::AsKnown(_) => None,
+    }
 }

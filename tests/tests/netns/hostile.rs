@@ -3,7 +3,7 @@
 use std::{os::unix::net::UnixDatagram, process::Command, time::Duration};
 
 use ipc_proto::{
-    BpfRoute, Hello, Lease, Op, PageRequest, Step, VERSION,
+    BpfRoute, Hello, Known, Lease, Op, PageRequest, Step, VERSION,
     bus::{self, PrivHelper1Proxy},
 };
 use nix::unistd::{Uid, seteuid};
@@ -30,7 +30,10 @@ fn garbage_is_refused_and_changes_nothing() {
             let mut calc = helper.connect().await;
             calc.hello().await;
             calc.must_apply([route("10.1.0.0/24")]).await;
-            let good = bytes(&Hello { version: VERSION });
+            let good = bytes(&Hello {
+                version: VERSION,
+                known: Known::default(),
+            });
             // A length of 2^58 elements would be an abort if it were believed.
             let mut huge = bytes(&calc.lease).to_vec();
             huge.extend([0; 12]);
@@ -94,6 +97,7 @@ fn another_version_is_told_so() {
             [
                 bytes(&Hello {
                     version: VERSION + 1,
+                    known: Known::default(),
                 })
                 .to_vec(),
                 vec![1],

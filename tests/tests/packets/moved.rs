@@ -178,7 +178,7 @@ fn routes(address: IpAddr, link: &Link) -> [Op; 2] {
 async fn settle(reconciler: &mut Reconciler, calc: &mut Calc) {
     while let Some(output) = reconciler.poll(Instant::now()) {
         match output {
-            Output::Hello => {
+            Output::Hello(_) => {
                 let (welcome, observed) = calc.hello().await;
                 reconciler.handle(
                     Instant::now(),

@@ -65,7 +65,8 @@ impl Bench {
         self.handle(Input::Disconnected);
         self.batch = None;
         self.handle(Input::Connected);
-        assert_eq!(self.reconciler.poll(self.now), Some(Output::Hello));
+        let output = self.reconciler.poll(self.now);
+        assert!(matches!(output, Some(Output::Hello(_))), "{output:?}");
         let welcome = Welcome {
             version: ipc_proto::VERSION,
             incarnation: Incarnation(1),
@@ -88,7 +89,7 @@ impl Bench {
             match output {
                 Output::Apply(batch) => self.batch = Some(batch),
                 Output::Notice(_) | Output::AddressClean(_) => {}
-                Output::Hello => panic!("nobody asked for it"),
+                Output::Hello(_) => panic!("nobody asked for it"),
             }
         }
         let Some(told) = self.reconciler.tell() else {

@@ -169,7 +169,7 @@ impl Node {
         let mut clean = Vec::new();
         while let Some(output) = self.reconciler.poll(now) {
             let request = match output {
-                Output::Hello => dataplane::Request::Hello,
+                Output::Hello(known) => dataplane::Request::Hello(known),
                 Output::Apply(batch) => dataplane::Request::Apply(batch),
                 Output::AddressClean(address) => {
                     clean.push(address);

@@ -100,7 +100,7 @@ impl Bench {
 
     fn greeted(&mut self) {
         let request = self.requests.try_recv();
-        assert!(matches!(request, Ok(Request::Hello)), "{request:?}");
+        assert!(matches!(request, Ok(Request::Hello(_))), "{request:?}");
     }
 
     /// The helper has read the kernel.
@@ -139,7 +139,7 @@ impl Bench {
     fn batch(&mut self) -> Option<Batch> {
         match self.requests.try_recv().ok()? {
             Request::Apply(batch) => Some(batch),
-            Request::Hello => panic!("a reading"),
+            Request::Hello(_) => panic!("a reading"),
         }
     }
 

@@ -21,9 +21,9 @@ impl Node {
         while let Some(output) = self.reconciler.poll(clock) {
             let arrival = match output {
                 Output::Notice(_) | Output::AddressClean(_) => continue,
-                Output::Hello => {
+                Output::Hello(known) => {
                     self.order.hold();
-                    Arrival::Hello
+                    Arrival::Hello(known)
                 }
                 Output::Apply(batch) => {
                     self.check(&batch)?;
@@ -42,7 +42,7 @@ impl Node {
             };
             let batch = match &arrival {
                 Arrival::Apply(batch) => Some((batch.lane, batch.id)),
-                Arrival::Hello | Arrival::Late(_) | Arrival::End => None,
+                Arrival::Hello(_) | Arrival::Late(_) | Arrival::End => None,
             };
             let lane = |asked: &Asked| asked.batch.map(|(lane, _)| lane);
             let is_busy = self.asked.iter().filter(|asked| !asked.ended).any(|asked| {

@@ -131,7 +131,7 @@ impl Kernel {
     /// Does what calc asks for.
     pub(super) fn serve(&mut self, request: Output, links: &Links) -> Option<Input> {
         match request {
-            Output::Hello => Some(self.read(links)),
+            Output::Hello(_) => Some(self.read(links)),
             Output::Apply(batch) => Some(Input::Ack(self.apply(batch, links))),
             Output::Notice(_) | Output::AddressClean(_) => None,
         }

@@ -75,7 +75,8 @@ impl Writer {
             links: BTreeMap::new(),
             done: Done::default(),
         };
-        assert_eq!(writer.reconciler.poll(now), Some(Output::Hello));
+        let output = writer.reconciler.poll(now);
+        assert!(matches!(output, Some(Output::Hello(_))), "{output:?}");
         writer.hello(now).await;
         writer.ask_to_read(now);
         writer
@@ -133,7 +134,7 @@ impl Writer {
             match self.reconciler.poll(now) {
                 None if flushes.is_empty() => return std::mem::take(&mut self.done),
                 None => self.flushed(now, &mut flushes).await,
-                Some(Output::Hello) => self.hello(now).await,
+                Some(Output::Hello(_)) => self.hello(now).await,
                 Some(Output::Apply(batch)) => {
                     if batch.lane == Lane::Flows {
                         flushes.insert(batch.id);

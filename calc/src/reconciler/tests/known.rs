@@ -1,0 +1,91 @@
+//! Readings of which a part is only said to be as it is known to be.
+
+use super::*;
+
+fn as_known() -> Vec<Observed> {
+    let links = [Observed::Link(state(7, true))];
+    let kinds = [Many::BpfV4, Many::KernelRoutes].map(Observed::AsKnown);
+    links.into_iter().chain(kinds).collect()
+}
+
+fn standing() -> Bench {
+    let mut bench = Bench::new(vec![
+        Observed::Link(state(7, true)),
+        observed(bpf(1, Some(1))),
+        observed(route(true)),
+    ]);
+    bench.want(&bpf(1, Some(1)));
+    bench.want(&route(true));
+    assert_eq!(bench.poll(), None);
+    bench
+}
+
+#[test]
+fn what_is_known_and_so_is_not_written() {
+    let mut bench = standing();
+    bench.handle(Input::Resync);
+    let known = bench.greet();
+    let mut sum = Sum::default();
+    sum.add_observed(known.seed, &observed(bpf(1, Some(1))));
+    assert_eq!(known.bpf_v4, Some(sum));
+    let mut sum = Sum::default();
+    sum.add_observed(known.seed, &observed(route(true)));
+    assert_eq!(known.kernel_routes, Some(sum));
+    assert_eq!(known.bpf_v6, None, "it has nothing");
+    bench.answer(as_known());
+    assert_eq!(bench.poll(), None);
+    assert!(bench.calc.is_in_sync());
+    assert_eq!(bench.drift, []);
+    // The next sums are others.
+    bench.handle(Input::Resync);
+    assert_ne!(bench.greet(), known);
+}
+
+#[test]
+fn nothing_is_known_before_the_first_reading_or_while_something_is_in_doubt() {
+    let mut bench = Bench::starting();
+    bench.want(&bpf(1, Some(1)));
+    bench.handle(Input::Connected);
+    let known = bench.greet();
+    assert_eq!((known.bpf_v4, known.kernel_routes), (None, None));
+
+    let mut bench = standing();
+    bench.want(&bpf(1, Some(2)));
+    assert_eq!(bench.ops(), [bpf(1, Some(2))]);
+    bench.handle(Input::Connected);
+    let known = bench.greet();
+    assert_eq!(known.bpf_v4, None, "its batch was not answered");
+    assert!(known.kernel_routes.is_some());
+}
+
+#[test]
+fn what_is_in_doubt_since_it_was_known_is_read() {
+    let mut bench = standing();
+    bench.handle(Input::Resync);
+    bench.greet();
+    for up in [false, true] {
+        bench.handle(Input::Link(LinkEvent::Set(state(7, up))));
+    }
+    bench.answer(as_known());
+    assert_eq!(bench.greet().kernel_routes, None);
+    bench.answer(vec![
+        Observed::Link(state(7, true)),
+        Observed::AsKnown(Many::BpfV4),
+        observed(route(true)),
+    ]);
+    assert_eq!(bench.poll(), None);
+    assert!(bench.calc.is_in_sync());
+}
+
+#[test]
+fn what_failed_and_what_nobody_wants_is_tried_again_after_it_was_read_as_known() {
+    let mut bench = standing();
+    bench.want(&bpf(1, Some(2)));
+    bench.settle_failing();
+    assert_eq!(bench.notices().len(), 1);
+    assert_eq!(bench.poll(), None);
+    bench.handle(Input::Resync);
+    assert!(bench.greet().bpf_v4.is_some(), "the kernel has the old one");
+    bench.answer(as_known());
+    assert_eq!(bench.ops(), [bpf(1, Some(2))]);
+}
