@@ -6,7 +6,10 @@ use std::{
     os::unix::net::UnixListener as Listener,
     path::Path,
     process::{Command, Output, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use ipc_proto::{
@@ -30,6 +33,8 @@ const PAGE: usize = 10;
 struct Calc {
     in_sync: bool,
     resyncs: u64,
+    /// How often it is asked before it has answered a request for a reading; others come meanwhile.
+    late: Arc<AtomicU64>,
     pages: u64,
     /// Has whoever has read all pages told to read them again.
     reset: Arc<Notify>,
@@ -39,10 +44,10 @@ struct Calc {
 
 #[zbus::interface(name = "io.cairn.Calc1")]
 impl Calc {
-    fn resync(&mut self) -> fdo::Result<()> {
+    fn resync(&mut self) -> fdo::Result<u64> {
         self.resyncs += u64::from(!self.idle);
         if self.in_sync {
-            Ok(())
+            Ok(if self.idle { u64::MAX } else { self.resyncs })
         } else {
             Err(fdo::Error::Failed("no helper".to_owned()))
         }
@@ -126,6 +131,14 @@ impl Calc {
     #[zbus(property)]
     fn resyncs(&self) -> u64 {
         self.resyncs
+    }
+
+    #[zbus(property)]
+    fn answered(&self) -> u64 {
+        let late = self
+            .late
+            .fetch_update(Relaxed, Relaxed, |late| late.checked_sub(1));
+        self.resyncs - u64::from(late.is_ok())
     }
 
     #[zbus(property)]
@@ -216,7 +229,8 @@ fn serve_with(in_sync: bool, reset: Arc<Notify>) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let calc = Calc {
         in_sync,
-        resyncs: 0,
+        resyncs: 1,
+        late: Arc::default(),
         pages: 0,
         reset,
         idle: false,
@@ -266,9 +280,10 @@ supervisor:
 privhelper:
   Leased  yes
 calc:
+  Answered  1
   InSync    yes
   Problems  pool x: bad CIDR
-  Resyncs   0
+  Resyncs   1
 "
     );
     assert_eq!(output.status.code(), Some(0));
@@ -383,11 +398,30 @@ fn resync_waits_for_the_reading() {
 }
 
 #[test]
+fn resync_waits_for_a_reading_that_began_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let late = Arc::new(AtomicU64::new(3));
+    let calc = Calc {
+        in_sync: true,
+        resyncs: 1,
+        late: Arc::clone(&late),
+        pages: 0,
+        reset: Arc::default(),
+        idle: false,
+    };
+    serve(dir.path(), bus::socket::CALC, bus::CALC_PATH, calc);
+    let output = cairnctl(dir.path(), &["resync"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(late.load(Relaxed), 0);
+}
+
+#[test]
 fn resync_says_so_if_nothing_is_read_in_time() {
     let dir = tempfile::tempdir().unwrap();
     let calc = Calc {
         in_sync: true,
         resyncs: 7,
+        late: Arc::default(),
         pages: 0,
         reset: Arc::default(),
         idle: true,

@@ -169,7 +169,10 @@ impl Node {
         let mut clean = Vec::new();
         while let Some(output) = self.reconciler.poll(now) {
             let request = match output {
-                Output::Hello => dataplane::Request::Hello,
+                Output::Hello => {
+                    self.begun = self.asked;
+                    dataplane::Request::Hello
+                }
                 Output::Apply(batch) => dataplane::Request::Apply(batch),
                 Output::AddressClean(address) => {
                     clean.push(address);

@@ -56,10 +56,9 @@ impl Node {
 
     /// Returns all that is wrong, worst first.
     fn problems(&mut self, held: usize) -> Vec<String> {
-        let unread = self
-            .complete
-            .is_none()
-            .then(|| "the datastore has not been read yet".to_owned());
+        let mut datastore = self.datastore_problems.lines().peekable();
+        let is_unread = self.complete.is_none() && datastore.peek().is_none();
+        let unread = is_unread.then(|| "the datastore has not been read yet".to_owned());
         if held == 0 {
             self.failing.clear();
         }
@@ -69,7 +68,6 @@ impl Node {
         let old_flows = self.reconciler.with_old_flows().take(MAX_FAILING);
         let old_flows = old_flows.map(|(address, why)| OldFlows(address, why).to_string());
         let helper = self.helper_problem.clone().into_iter();
-        let datastore = self.datastore_problems.lines();
         let obstacles = self.obstacles.lines();
         helper
             .chain(unread)
@@ -103,7 +101,10 @@ impl Node {
             pending: counts.pending,
             held: counts.held + counts.contested,
             resyncs: self.resyncs,
+            answered: self.answered,
             read: self.read,
+            datastore: self.standing,
+            datastore_changed: self.changed,
             batches: self.batches,
             drift: self.reconciler.drift().clone(),
             problems,
