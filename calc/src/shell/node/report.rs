@@ -17,13 +17,17 @@ const MAX_FAILING: usize = 16;
 impl Node {
     /// Tells consumers what the helper has made, and which addresses are free of who had them.
     pub(super) fn tell(&mut self, clean: &[IpAddr]) {
+        let more = self.reconciler.is_writing();
         if self.calculator.knows_own_node()
             && let Some(told) = self.reconciler.tell()
         {
             let local = self.calculator.host_addresses().collect();
             let awaits = |prefix: &_| self.reconciler.awaits(prefix);
-            let signals = self.consumers.settle(told, &local, awaits);
+            let signals = self.consumers.settle(told, &local, awaits, more);
             self.signal(signals);
+        } else if !more {
+            let signal = self.consumers.catch_up();
+            self.signal(signal);
         }
         let signals = self.consumers.clean(clean);
         self.signal(signals);
