@@ -10,6 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    thread::{self, JoinHandle},
 };
 
 use ipc_proto::{
@@ -202,10 +203,21 @@ fn serve<F: zbus::object_server::Interface + Clone>(
     path: &'static str,
     face: F,
 ) {
+    drop(serve_until(dir, socket, path, face, Arc::default()));
+}
+
+/// The same until it is told to die; then its connections end with it.
+fn serve_until<F: zbus::object_server::Interface + Clone>(
+    dir: &Path,
+    socket: &str,
+    path: &'static str,
+    face: F,
+    death: Arc<Notify>,
+) -> JoinHandle<()> {
     // Bound here, so that it is there when this returns.
     let listener = Listener::bind(dir.join(socket)).unwrap();
     listener.set_nonblocking(true).unwrap();
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -213,12 +225,15 @@ fn serve<F: zbus::object_server::Interface + Clone>(
         runtime.block_on(async {
             let listener = UnixListener::from_std(listener).unwrap();
             loop {
-                let stream = bus::accept(&listener, |_| true).await.unwrap();
+                let stream = tokio::select! {
+                    stream = bus::accept(&listener, |_| true) => stream.unwrap(),
+                    () = death.notified() => return,
+                };
                 let server = bus::server(stream).serve_at(path, face.clone());
                 tokio::spawn(async move { server.build().await.unwrap().closed().await });
             }
         });
-    });
+    })
 }
 
 fn serve_all(in_sync: bool) -> TempDir {
@@ -371,6 +386,62 @@ fn routes_are_followed_over_a_reset() {
     }
     follower.kill().unwrap();
     follower.wait().unwrap();
+}
+
+#[test]
+fn routes_are_followed_over_the_death_of_calc() {
+    let dir = tempfile::tempdir().unwrap();
+    let death = Arc::new(Notify::new());
+    let calc = || {
+        let calc = Calc {
+            in_sync: true,
+            resyncs: 1,
+            late: Arc::default(),
+            pages: 0,
+            reset: Arc::default(),
+            idle: false,
+        };
+        let (socket, path) = (bus::socket::CALC, bus::CALC_PATH);
+        serve_until(dir.path(), socket, path, calc, Arc::clone(&death))
+    };
+    let first = calc();
+    let mut follower = Command::new(env!("CARGO_BIN_EXE_cairnctl"))
+        .arg("--runtime-dir")
+        .arg(dir.path())
+        .args(["routes", "--follow", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let printed = BufReader::new(follower.stdout.take().unwrap());
+    let mut said = BufReader::new(follower.stderr.take().unwrap()).lines();
+    let mut events = printed.lines().map(|line| {
+        let line: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        line["event"].as_str().unwrap().to_owned()
+    });
+    let mut next = |wanted: &[&str]| {
+        for wanted in wanted {
+            assert_eq!(events.next().as_deref(), Some(*wanted));
+        }
+    };
+    next(&["is", "is", "set", "clear"]);
+    death.notify_one();
+    first.join().unwrap();
+    let hung_up = said.next().unwrap().unwrap();
+    assert!(hung_up.starts_with("cairnctl: calc: "), "{hung_up}");
+    assert!(hung_up.ends_with("; trying again"), "{hung_up}");
+    // Nobody listens, and then there is no socket; each is said once.
+    for wanted in ["nobody listens", "is Cairn running?"] {
+        let line = said.next().unwrap().unwrap();
+        assert!(line.contains(wanted), "{line}");
+        drop(std::fs::remove_file(dir.path().join(bus::socket::CALC)));
+    }
+    let _second = calc();
+    next(&["reset", "is", "is", "set", "clear"]);
+    assert_eq!(follower.try_wait().unwrap(), None);
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    assert!(said.next().is_none(), "all was said");
 }
 
 #[test]
