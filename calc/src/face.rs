@@ -259,6 +259,13 @@ impl Face {
         self.incarnation.0
     }
 
+    /// The id of the process.
+    #[zbus(property(emits_changed_signal = "const"))]
+    #[expect(clippy::unused_self, reason = "a property is a method")]
+    fn pid(&self) -> u32 {
+        std::process::id()
+    }
+
     /// The name of this node.
     #[zbus(property(emits_changed_signal = "const"))]
     fn node(&self) -> String {
