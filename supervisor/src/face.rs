@@ -121,13 +121,15 @@ impl bus::Face for Face {
 
 /// Returns how far two instants are apart, in milliseconds; 2^64-1 if there are not two.
 fn millis(from: Option<Instant>, to: Option<Instant>) -> u64 {
-    let time = from.zip(to).map(|(from, to)| to.saturating_duration_since(from).as_millis());
+    let time = from
+        .zip(to)
+        .map(|(from, to)| to.saturating_duration_since(from).as_millis());
     time.map_or(u64::MAX, |time| u64::try_from(time).unwrap_or(u64::MAX))
 }
 
 #[expect(clippy::disallowed_methods, reason = "a time that is asked for")]
-fn now() -> Option<Instant> {
-    Some(Instant::now())
+fn now() -> Instant {
+    Instant::now()
 }
 
 #[zbus::interface(name = "io.cairn.Supervisor1")]
@@ -154,13 +156,13 @@ impl Face {
     /// How long it has been in that state, in milliseconds.
     #[zbus(property(emits_changed_signal = "false"))]
     fn calc_state_age(&self) -> u64 {
-        millis(self.view.borrow().calc.since, now())
+        millis(self.view.borrow().calc.since, Some(now()))
     }
 
     /// In how many milliseconds it is started again; 2^64-1 if it is not down, or systemd starts it.
     #[zbus(property(emits_changed_signal = "false"))]
     fn calc_restart_in(&self) -> u64 {
-        millis(now(), self.view.borrow().calc.until)
+        millis(Some(now()), self.view.borrow().calc.until)
     }
 
     /// Its process id; 0 if there is none, or systemd keeps it: its own face tells.
@@ -190,13 +192,13 @@ impl Face {
     /// How long it has been in that state, in milliseconds.
     #[zbus(property(emits_changed_signal = "false"))]
     fn helper_state_age(&self) -> u64 {
-        millis(self.view.borrow().helper.since, now())
+        millis(self.view.borrow().helper.since, Some(now()))
     }
 
     /// In how many milliseconds it is started again; 2^64-1 if it is not down, or systemd starts it.
     #[zbus(property(emits_changed_signal = "false"))]
     fn helper_restart_in(&self) -> u64 {
-        millis(now(), self.view.borrow().helper.until)
+        millis(Some(now()), self.view.borrow().helper.until)
     }
 
     /// Its process id; 0 if there is none, or systemd keeps it: its own face tells.

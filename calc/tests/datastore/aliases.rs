@@ -7,12 +7,11 @@ use std::{
 
 use super::*;
 
-const HEAD: &str =
-    "---\napiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: bomb}\n";
+const HEAD: &str = "---\napiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: bomb}\n";
 
 /// Ten times ten times .. as much at each level.
 fn laughs(levels: usize) -> String {
-    let list = |item: &str| vec![item; 10].join(", ");
+    let list = |item: &str| [item; 10].join(", ");
     let mut text = format!("{HEAD}l0: &l0 [{}]\n", list("lol"));
     for level in 1..levels {
         let items = list(&format!("*l{}", level - 1));
@@ -29,12 +28,16 @@ fn long_text() -> String {
 
 /// Each list is kept once for each anchor that it is in.
 fn anchors_in_anchors() -> String {
-    let anchors: String = (0..50).map(|level| format!("&l{level} [")).collect();
+    let mut anchors = String::new();
+    for level in 0..50 {
+        write!(anchors, "&l{level} [").unwrap_or_default();
+    }
     let (items, ends) = (vec!["1"; 20_000].join(","), "]".repeat(50));
     format!("{HEAD}l: {anchors}{items}{ends}\n")
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "what it costs is the point")]
 fn a_document_that_repeats_itself_without_end_costs_its_size_and_nothing_else() {
     for bomb in [laughs(5), laughs(40), long_text(), anchors_in_anchors()] {
         let mut store = Store::new("node-1");
@@ -50,7 +53,10 @@ fn a_document_that_repeats_itself_without_end_costs_its_size_and_nothing_else() 
             panic!("{:?}", update.problems);
         };
         assert!(problem.starts_with("bad.yaml:"), "{problem}");
-        assert!(problem.contains("its aliases repeat more than"), "{problem}");
+        assert!(
+            problem.contains("its aliases repeat more than"),
+            "{problem}"
+        );
     }
 }
 

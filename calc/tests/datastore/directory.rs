@@ -265,7 +265,11 @@ async fn a_directory_that_is_missing_is_waited_for() {
         .eventually("first", |followed| !followed.last.events.is_empty())
         .await;
     let missing = followed.last.problems[0].clone();
-    for part in ["/store: cannot be watched", "(os error 2)", "nothing is changed"] {
+    for part in [
+        "/store: cannot be watched",
+        "(os error 2)",
+        "nothing is changed",
+    ] {
         assert!(missing.contains(part), "no {part} in {missing}");
     }
     assert_eq!(followed.last.standing, Standing::Unread);

@@ -95,7 +95,11 @@ impl Bench {
         }
         let more = self.reconciler.is_writing();
         let Some(told) = self.reconciler.tell() else {
-            let owed = if more { None } else { self.consumers.catch_up() };
+            let owed = if more {
+                None
+            } else {
+                self.consumers.catch_up()
+            };
             return owed.into_iter().collect();
         };
         let awaits = |prefix: &_| self.reconciler.awaits(prefix);
