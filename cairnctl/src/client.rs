@@ -176,18 +176,17 @@ pub(crate) async fn rows(
     }
 }
 
-/// Has `calc` read the kernel back, and returns how long it took until it had; nothing if that is longer
-/// than `patience`.
+/// Has `calc` read the kernel back, and returns how long it took until it had, by a reading that began
+/// after that was asked for; nothing if that is longer than `patience`.
 pub(crate) async fn resync(
     calc: &Connection,
     patience: Duration,
 ) -> zbus::Result<Option<Duration>> {
     let calc = calc_proxy(calc).await?;
-    let before = calc.resyncs().await?;
     let start = Instant::now();
-    calc.resync().await?;
+    let number = calc.resync().await?;
     let read = async {
-        while calc.resyncs().await? == before {
+        while calc.answered().await? < number {
             sleep(PAUSE).await;
         }
         Ok(start.elapsed())

@@ -128,12 +128,12 @@ pub(crate) async fn run(args: &Args) -> Result<(String, bool), Error> {
             Ok((text, status::good(&faces)))
         }
         Command::Routes { follow: true, .. } => {
-            let calc = open_calc(args).await?;
-            match follow::follow(&calc, args.json, crate::write).await {
+            match follow::follow(&args.runtime_dir, args.json, crate::write).await {
                 Err(FollowError::Print(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                     Ok((String::new(), true))
                 }
-                ended => Ok((String::new(), ended.map(|()| true)?)),
+                Err(error) => Err(error.into()),
+                Ok(never) => match never {},
             }
         }
         Command::Routes { tables, .. } => {

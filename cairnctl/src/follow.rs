@@ -1,9 +1,18 @@
 //! `routes --follow`: all BPF routes, and then each change as consumers are told of it.
 //!
 //! It does what `docs/consumers.md` says: signals are kept while pages are read, and whatever is not the
-//! next one has all read again. It ends with `calc` or with whoever reads what it prints.
+//! next one has all read again. The end of `calc` is waited out; it ends with whoever reads what it
+//! prints.
 
-use std::{future::Future, io, pin::pin};
+use std::{
+    convert::Infallible,
+    future::Future,
+    io::{self, Write},
+    mem,
+    path::Path,
+    pin::pin,
+    time::Duration,
+};
 
 use futures_util::StreamExt;
 use ipc_proto::{
@@ -11,9 +20,13 @@ use ipc_proto::{
     bus::{Calc1Proxy, RouteRow, SnapshotPage},
 };
 use serde_json::{Value, json};
+use tokio::time::sleep;
 use zbus::{Connection, Message, MessageStream, message};
 
-use crate::client;
+use crate::client::{self, Face, Unreachable};
+
+/// How long until it is tried to connect again, at first and at most; it doubles in between.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// What `calc` says before it has anything to tell.
 const NOT_READY: &str = "io.cairn.Error.NotReady";
@@ -21,6 +34,8 @@ const NOT_READY: &str = "io.cairn.Error.NotReady";
 /// The routes cannot be followed any further.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FollowError {
+    #[error("{0}")]
+    Unreachable(#[from] Unreachable),
     #[error("{0}")]
     Call(#[from] zbus::Error),
     #[error("it hung up")]
@@ -79,26 +94,71 @@ impl Signal {
     }
 }
 
-/// Prints all routes and then what becomes of them.
+/// Prints all routes and then what becomes of them, over the deaths of `calc`.
 ///
 /// # Errors
 ///
-/// If `calc` can no longer be asked, or nobody reads what is printed.
+/// If `calc` cannot be reached to begin with, or nobody reads what is printed.
 pub(crate) async fn follow(
-    calc: &Connection,
+    runtime_dir: &Path,
     as_json: bool,
     print: impl Fn(&str) -> io::Result<()>,
-) -> Result<(), FollowError> {
+) -> Result<Infallible, FollowError> {
     let put = |lines: Vec<Line<'_>>| {
         let text: String = lines.iter().map(|line| line.render(as_json)).collect();
         print(&text)
     };
+    let mut calc = client::open(runtime_dir, Face::Calc).await?;
+    let mut again = false;
+    loop {
+        let why = match session(&calc, again, &put).await {
+            Err(error @ FollowError::Print(_)) => return Err(error),
+            Err(error) => error,
+            Ok(never) => match never {},
+        };
+        calc = connect_again(runtime_dir, &why).await;
+        again = true;
+    }
+}
+
+/// Connects as soon as that is possible, and says on standard error why not.
+async fn connect_again(runtime_dir: &Path, why: &FollowError) -> Connection {
+    let mut said = String::new();
+    let mut say = |why: &dyn std::error::Error| {
+        let line = format!("cairnctl: calc: {why}; trying again");
+        if said != line {
+            // With stderr gone there is nobody left to tell.
+            drop(writeln!(io::stderr(), "{line}"));
+            said = line;
+        }
+    };
+    say(why);
+    let (mut wait, longest) = RETRY;
+    loop {
+        sleep(wait).await;
+        wait = longest.min(wait * 2);
+        match client::open(runtime_dir, Face::Calc).await {
+            Ok(calc) => return calc,
+            Err(error) => say(&error),
+        }
+    }
+}
+
+/// Does it as long as one connection lasts. What comes after a former one is marked as read `again`.
+async fn session(
+    calc: &Connection,
+    mut again: bool,
+    put: &impl Fn(Vec<Line<'_>>) -> io::Result<()>,
+) -> Result<Infallible, FollowError> {
     // Before the first page, so that no change is lost.
     let mut signals = MessageStream::from(calc);
     let proxy = client::calc_proxy(calc).await?;
     loop {
+        if mem::take(&mut again) {
+            put(vec![Line::Reset])?;
+        }
         let mut heard = Vec::new();
-        let Some(mut last) = read(&proxy, &mut signals, &mut heard, &put).await? else {
+        let Some(mut last) = read(&proxy, &mut signals, &mut heard, put).await? else {
             put(vec![Line::NotReady])?;
             while !matches!(next(&mut signals).await?, Signal::Reset) {}
             continue;
@@ -120,7 +180,7 @@ pub(crate) async fn follow(
                 put(set.chain(clear).collect())?;
             }
         }
-        put(vec![Line::Reset])?;
+        again = true;
     }
 }
 

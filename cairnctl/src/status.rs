@@ -62,8 +62,13 @@ pub(crate) fn json(answers: &Answers) -> Value {
 /// Returns a property as a reader likes it.
 fn shown(name: &str, value: &Variant<'_>) -> String {
     match (name, value) {
-        ("ReadingAge", Variant::U64(u64::MAX)) => "not read yet".to_owned(),
-        ("ReadingAge", Variant::U64(ms)) => format!("{}.{:03} s", ms / 1000, ms % 1000),
+        ("ReadingAge" | "DatastoreAge", Variant::U64(u64::MAX)) => "not read yet".to_owned(),
+        ("CalcRestartIn" | "HelperRestartIn", Variant::U64(u64::MAX)) => "-".to_owned(),
+        (
+            "ReadingAge" | "DatastoreAge" | "CalcStateAge" | "HelperStateAge" | "CalcRestartIn"
+            | "HelperRestartIn",
+            Variant::U64(ms),
+        ) => format!("{}.{:03} s", ms / 1000, ms % 1000),
         (_, _) => table::text(&cell(value)),
     }
 }
@@ -143,7 +148,15 @@ calc:
     fn a_reader_sees_how_old_the_last_reading_is() {
         for (age, text) in [(61_007_u64, "61.007 s"), (u64::MAX, "not read yet")] {
             assert_eq!(shown("ReadingAge", &age.into()), text);
+            assert_eq!(shown("DatastoreAge", &age.into()), text);
             assert_eq!(shown("Incarnation", &age.into()), age.to_string());
+        }
+        for (name, time, text) in [
+            ("CalcStateAge", 3_004, "3.004 s"),
+            ("HelperRestartIn", 12_000, "12.000 s"),
+            ("HelperRestartIn", u64::MAX, "-"),
+        ] {
+            assert_eq!(shown(name, &time.into()), text);
         }
     }
 

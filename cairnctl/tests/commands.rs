@@ -6,7 +6,11 @@ use std::{
     os::unix::net::UnixListener as Listener,
     path::Path,
     process::{Command, Output, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
 };
 
 use ipc_proto::{
@@ -30,6 +34,8 @@ const PAGE: usize = 10;
 struct Calc {
     in_sync: bool,
     resyncs: u64,
+    /// How often it is asked before it has answered a request for a reading; others come meanwhile.
+    late: Arc<AtomicU64>,
     pages: u64,
     /// Has whoever has read all pages told to read them again.
     reset: Arc<Notify>,
@@ -39,10 +45,10 @@ struct Calc {
 
 #[zbus::interface(name = "io.cairn.Calc1")]
 impl Calc {
-    fn resync(&mut self) -> fdo::Result<()> {
+    fn resync(&mut self) -> fdo::Result<u64> {
         self.resyncs += u64::from(!self.idle);
         if self.in_sync {
-            Ok(())
+            Ok(if self.idle { u64::MAX } else { self.resyncs })
         } else {
             Err(fdo::Error::Failed("no helper".to_owned()))
         }
@@ -129,6 +135,14 @@ impl Calc {
     }
 
     #[zbus(property)]
+    fn answered(&self) -> u64 {
+        let late = self
+            .late
+            .fetch_update(Relaxed, Relaxed, |late| late.checked_sub(1));
+        self.resyncs - u64::from(late.is_ok())
+    }
+
+    #[zbus(property)]
     #[expect(clippy::unused_self, reason = "a method of the interface")]
     fn problems(&self) -> Vec<String> {
         vec!["pool x: bad CIDR".to_owned()]
@@ -189,10 +203,21 @@ fn serve<F: zbus::object_server::Interface + Clone>(
     path: &'static str,
     face: F,
 ) {
+    drop(serve_until(dir, socket, path, face, Arc::default()));
+}
+
+/// The same until it is told to die; then its connections end with it.
+fn serve_until<F: zbus::object_server::Interface + Clone>(
+    dir: &Path,
+    socket: &str,
+    path: &'static str,
+    face: F,
+    death: Arc<Notify>,
+) -> JoinHandle<()> {
     // Bound here, so that it is there when this returns.
     let listener = Listener::bind(dir.join(socket)).unwrap();
     listener.set_nonblocking(true).unwrap();
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -200,12 +225,15 @@ fn serve<F: zbus::object_server::Interface + Clone>(
         runtime.block_on(async {
             let listener = UnixListener::from_std(listener).unwrap();
             loop {
-                let stream = bus::accept(&listener, |_| true).await.unwrap();
+                let stream = tokio::select! {
+                    stream = bus::accept(&listener, |_| true) => stream.unwrap(),
+                    () = death.notified() => return,
+                };
                 let server = bus::server(stream).serve_at(path, face.clone());
                 tokio::spawn(async move { server.build().await.unwrap().closed().await });
             }
         });
-    });
+    })
 }
 
 fn serve_all(in_sync: bool) -> TempDir {
@@ -216,7 +244,8 @@ fn serve_with(in_sync: bool, reset: Arc<Notify>) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let calc = Calc {
         in_sync,
-        resyncs: 0,
+        resyncs: 1,
+        late: Arc::default(),
         pages: 0,
         reset,
         idle: false,
@@ -266,9 +295,10 @@ supervisor:
 privhelper:
   Leased  yes
 calc:
+  Answered  1
   InSync    yes
   Problems  pool x: bad CIDR
-  Resyncs   0
+  Resyncs   1
 "
     );
     assert_eq!(output.status.code(), Some(0));
@@ -359,6 +389,62 @@ fn routes_are_followed_over_a_reset() {
 }
 
 #[test]
+fn routes_are_followed_over_the_death_of_calc() {
+    let dir = tempfile::tempdir().unwrap();
+    let death = Arc::new(Notify::new());
+    let calc = || {
+        let calc = Calc {
+            in_sync: true,
+            resyncs: 1,
+            late: Arc::default(),
+            pages: 0,
+            reset: Arc::default(),
+            idle: false,
+        };
+        let (socket, path) = (bus::socket::CALC, bus::CALC_PATH);
+        serve_until(dir.path(), socket, path, calc, Arc::clone(&death))
+    };
+    let first = calc();
+    let mut follower = Command::new(env!("CARGO_BIN_EXE_cairnctl"))
+        .arg("--runtime-dir")
+        .arg(dir.path())
+        .args(["routes", "--follow", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let printed = BufReader::new(follower.stdout.take().unwrap());
+    let mut said = BufReader::new(follower.stderr.take().unwrap()).lines();
+    let mut events = printed.lines().map(|line| {
+        let line: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        line["event"].as_str().unwrap().to_owned()
+    });
+    let mut next = |wanted: &[&str]| {
+        for wanted in wanted {
+            assert_eq!(events.next().as_deref(), Some(*wanted));
+        }
+    };
+    next(&["is", "is", "set", "clear"]);
+    death.notify_one();
+    first.join().unwrap();
+    let hung_up = said.next().unwrap().unwrap();
+    assert!(hung_up.starts_with("cairnctl: calc: "), "{hung_up}");
+    assert!(hung_up.ends_with("; trying again"), "{hung_up}");
+    // Nobody listens, and then there is no socket; each is said once.
+    for wanted in ["nobody listens", "is Cairn running?"] {
+        let line = said.next().unwrap().unwrap();
+        assert!(line.contains(wanted), "{line}");
+        drop(std::fs::remove_file(dir.path().join(bus::socket::CALC)));
+    }
+    let _second = calc();
+    next(&["reset", "is", "is", "set", "clear"]);
+    assert_eq!(follower.try_wait().unwrap(), None);
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    assert!(said.next().is_none(), "all was said");
+}
+
+#[test]
 fn only_one_table_can_be_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     for other in ["--links", "--follow"] {
@@ -383,11 +469,30 @@ fn resync_waits_for_the_reading() {
 }
 
 #[test]
+fn resync_waits_for_a_reading_that_began_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let late = Arc::new(AtomicU64::new(3));
+    let calc = Calc {
+        in_sync: true,
+        resyncs: 1,
+        late: Arc::clone(&late),
+        pages: 0,
+        reset: Arc::default(),
+        idle: false,
+    };
+    serve(dir.path(), bus::socket::CALC, bus::CALC_PATH, calc);
+    let output = cairnctl(dir.path(), &["resync"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(late.load(Relaxed), 0);
+}
+
+#[test]
 fn resync_says_so_if_nothing_is_read_in_time() {
     let dir = tempfile::tempdir().unwrap();
     let calc = Calc {
         in_sync: true,
         resyncs: 7,
+        late: Arc::default(),
         pages: 0,
         reset: Arc::default(),
         idle: true,

@@ -19,6 +19,9 @@ use crate::{delta::beyond, reconciler::Told, table::MAX_CHANGES};
 
 /// The longest body of a signal or a page in bytes, but for what every one has.
 const MAX_BYTES: usize = 32 << 10;
+/// How often in a row a reset is put off because more is to come: a load of very many routes is one
+/// reset at its end, and one without an end is told now and then.
+const MAX_OWED: u32 = 100;
 /// How many addresses are said to be clean in one signal: they fit, however long they are.
 const MAX_CLEAN: usize = 500;
 /// What a body has besides its rows: the number, the lengths of two arrays and padding, and in a
@@ -123,17 +126,20 @@ pub(crate) struct Consumers {
     seq: u64,
     /// The addresses that were told.
     addresses: BTreeSet<IpAddr>,
+    /// How often a reset has been put off; nothing else is told until it comes.
+    owed: u32,
 }
 
 impl Consumers {
     /// Takes in what the helper has made of the routes and the addresses that this host has, and
     /// returns what is to be signalled. An address is told, or no longer, once no change of its
-    /// route is awaited any more.
+    /// route is awaited any more. What is too much is told when no `more` is to come.
     pub(crate) fn settle(
         &mut self,
         told: Told,
         local: &BTreeSet<IpAddr>,
         awaits: impl Fn(&IpNet) -> bool,
+        more: bool,
     ) -> Vec<Signal> {
         let addresses: BTreeSet<IpAddr> = local
             .union(&self.addresses)
@@ -148,11 +154,26 @@ impl Consumers {
             .copied()
             .collect();
         let news = (self.addresses != addresses).then_some(&addresses);
-        let signals = self.signals(told, news);
+        let signals = self.signals(told, news).filter(|_| self.owed == 0);
         self.addresses = addresses;
-        let signals = signals.unwrap_or_else(|| vec![Signal::Reset { seq: self.seq + 1 }]);
-        self.seq += u64::try_from(signals.len()).unwrap_or(u64::MAX);
-        signals
+        if let Some(signals) = signals {
+            self.seq += u64::try_from(signals.len()).unwrap_or(u64::MAX);
+            return signals;
+        }
+        self.owed += 1;
+        if more && self.owed < MAX_OWED {
+            return Vec::new();
+        }
+        self.catch_up().into_iter().collect()
+    }
+
+    /// Returns the reset that was put off, if one was: no more is to come for now.
+    pub(crate) fn catch_up(&mut self) -> Option<Signal> {
+        if std::mem::take(&mut self.owed) == 0 {
+            return None;
+        }
+        self.seq += 1;
+        Some(Signal::Reset { seq: self.seq })
     }
 
     /// Takes in which addresses are free of routes and flows, and returns what is to be signalled.

@@ -19,6 +19,33 @@ pub use self::{
 
 use crate::event::Event;
 
+/// What is in force, beside what the directory holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing: it could not be read yet.
+    #[default]
+    Unread,
+    /// What it holds.
+    Current,
+    /// What it holds and, of what cannot be read there, what that was before.
+    Partial,
+    /// What it held when it could last be read.
+    Lost,
+}
+
+impl Standing {
+    /// Returns the word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unread => "unread",
+            Self::Current => "current",
+            Self::Partial => "partial",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 /// What a datastore tells: the first one holds all that there is, the rest what changed since.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
@@ -28,6 +55,8 @@ pub struct Update {
     /// it is false, nothing may be swept from the kernel: what looks like a leftover may belong to
     /// a document that cannot be read.
     pub complete: bool,
+    /// What is in force.
+    pub standing: Standing,
     /// What is wrong at present, for the operator: file, line, field, and what to do.
     pub problems: Vec<String>,
 }

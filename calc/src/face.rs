@@ -23,13 +23,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 use zbus::{fdo, object_server::SignalEmitter};
 
 pub(crate) use self::signals::Signals;
-use crate::consumers::{Cursor, Signal};
+use crate::{
+    consumers::{Cursor, Signal},
+    datastore::Standing,
+};
 
 /// What is asked of the shell.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Read the kernel back and repair what differs.
-    Resync,
+    /// Read the kernel back and repair what differs; the answer is the number of the request.
+    Resync(oneshot::Sender<u64>),
     /// Some rows of a table.
     Rows(RowsRequest, oneshot::Sender<Rows>),
     /// A page of what consumers are told, if it is known what the kernel holds.
@@ -66,8 +69,14 @@ pub(crate) struct Status {
     pub(crate) held: usize,
     /// How often the kernel was read back.
     pub(crate) resyncs: u64,
+    /// The last request for it that a reading has answered.
+    pub(crate) answered: u64,
     /// When it last was.
     pub(crate) read: Option<Instant>,
+    /// What is in force of the datastore.
+    pub(crate) datastore: Standing,
+    /// When that last changed.
+    pub(crate) datastore_changed: Option<Instant>,
     /// How many batches the helper has answered.
     pub(crate) batches: u64,
     /// How much a reading found otherwise than it was known to be.
@@ -140,15 +149,24 @@ fn ending() -> fdo::Error {
     fdo::Error::Failed("calc is ending".to_owned())
 }
 
+/// Returns how long ago something was, in milliseconds; 2^64-1 if it has not been yet.
+fn age(at: Option<Instant>) -> u64 {
+    let age = at.map(|at| tokio::time::Instant::from_std(at).elapsed().as_millis());
+    age.map_or(u64::MAX, |age| u64::try_from(age).unwrap_or(u64::MAX))
+}
+
 fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 #[zbus::interface(name = "io.cairn.Calc1", spawn = false)]
 impl Face {
-    /// Reads the kernel back and repairs what differs from the desired state.
-    async fn resync(&self) -> fdo::Result<()> {
-        self.ask(Request::Resync).await
+    /// Reads the kernel back and repairs what differs from the desired state. Returns the number of
+    /// this request: once `Answered` is at least that, a reading that began after it has come.
+    async fn resync(&self) -> fdo::Result<u64> {
+        let (answer, number) = oneshot::channel();
+        self.ask(Request::Resync(answer)).await?;
+        number.await.map_err(|_closed| ending())
     }
 
     /// Returns some rows of a table.
@@ -241,6 +259,13 @@ impl Face {
         self.incarnation.0
     }
 
+    /// The id of the process.
+    #[zbus(property(emits_changed_signal = "const"))]
+    #[expect(clippy::unused_self, reason = "a property is a method")]
+    fn pid(&self) -> u32 {
+        std::process::id()
+    }
+
     /// The name of this node.
     #[zbus(property(emits_changed_signal = "const"))]
     fn node(&self) -> String {
@@ -283,12 +308,31 @@ impl Face {
         self.status.borrow().resyncs
     }
 
+    /// The number of the last call of `Resync` that is answered: all has been read since.
+    #[zbus(property)]
+    fn answered(&self) -> u64 {
+        self.status.borrow().answered
+    }
+
     /// How long ago the kernel was last read back, in milliseconds; 2^64-1 if it has not been yet.
     #[zbus(property(emits_changed_signal = "false"))]
     fn reading_age(&self) -> u64 {
-        let read = self.status.borrow().read;
-        let age = read.map(|read| tokio::time::Instant::from_std(read).elapsed().as_millis());
-        age.map_or(u64::MAX, |age| u64::try_from(age).unwrap_or(u64::MAX))
+        age(self.status.borrow().read)
+    }
+
+    /// What is in force of the datastore: nothing, as it is `unread`; what it holds (`current`); that
+    /// and, of what cannot be read there, what it was before (`partial`); what it held before it was
+    /// `lost`. `Problems` says why.
+    #[zbus(property)]
+    fn datastore(&self) -> &'static str {
+        self.status.borrow().datastore.name()
+    }
+
+    /// How long ago what is in force of the datastore last changed, in milliseconds; 2^64-1 if it has
+    /// not been read yet.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn datastore_age(&self) -> u64 {
+        age(self.status.borrow().datastore_changed)
     }
 
     /// How many batches of changes the helper has answered since this process started.

@@ -513,6 +513,12 @@ impl Reconciler {
         Some(self.tables.tell().map_or(Told::Anew, Told::Changes))
     }
 
+    /// Returns whether changes are asked for that are not answered yet.
+    #[must_use]
+    pub fn is_writing(&self) -> bool {
+        matches!(self.peer, Peer::Busy(_))
+    }
+
     /// Returns the BPF routes as of the last [`tell`](Self::tell), in order from the prefix that
     /// follows `after`; or nothing if the next one tells all of them anew.
     #[must_use]

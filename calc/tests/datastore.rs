@@ -1,5 +1,7 @@
 //! The datastore of files: rules, kept values, a whole cluster, and a real directory.
 
+#[path = "datastore/aliases.rs"]
+mod aliases;
 #[path = "datastore/blocks.rs"]
 mod blocks;
 #[path = "datastore/cluster.rs"]

@@ -57,6 +57,13 @@ impl Face {
         self.incarnation.0
     }
 
+    /// The id of the process.
+    #[zbus(property(emits_changed_signal = "const"))]
+    #[expect(clippy::unused_self, reason = "zbus asks for it")]
+    fn pid(&self) -> u32 {
+        std::process::id()
+    }
+
     /// Whether calc holds the right to write.
     #[zbus(property)]
     fn leased(&self) -> bool {

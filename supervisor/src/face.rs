@@ -1,10 +1,16 @@
-//! `io.cairn.Supervisor1`: what the operator sees of the supervisor. It shows and changes nothing.
+//! `io.cairn.Supervisor1`: what the operator sees of the supervisor. It shows and changes nothing, and
+//! looks at the clock for a time that is asked for, and for nothing else.
 #![expect(
     clippy::disallowed_types,
     reason = "zbus's macro looks properties up in a map"
 )]
 
-use std::{fmt, future::pending, os::unix::net::UnixListener, time::Duration};
+use std::{
+    fmt,
+    future::pending,
+    os::unix::net::UnixListener,
+    time::{Duration, Instant},
+};
 
 use ipc_proto::{
     Incarnation,
@@ -19,10 +25,22 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChildView {
     pub(crate) state: &'static str,
+    /// Since when that is so.
+    pub(crate) since: Option<Instant>,
+    /// When it is to be started, if it is down.
+    pub(crate) until: Option<Instant>,
     /// 0 if there is no process.
     pub(crate) pid: u32,
     pub(crate) restarts: u32,
     pub(crate) status: String,
+}
+
+impl ChildView {
+    /// Takes over from what was seen before since when the state is so.
+    fn follow(&mut self, before: &Self, now: Instant) {
+        let same = before.state == self.state && before.pid == self.pid;
+        self.since = before.since.filter(|_| same).or(Some(now));
+    }
 }
 
 /// What there is to see of both.
@@ -30,6 +48,14 @@ pub(crate) struct ChildView {
 pub(crate) struct View {
     pub(crate) helper: ChildView,
     pub(crate) calc: ChildView,
+}
+
+impl View {
+    /// Takes over from what was seen before since when all is so.
+    pub(crate) fn follow(&mut self, before: &Self, now: Instant) {
+        self.helper.follow(&before.helper, now);
+        self.calc.follow(&before.calc, now);
+    }
 }
 
 impl fmt::Display for View {
@@ -93,6 +119,19 @@ impl bus::Face for Face {
     }
 }
 
+/// Returns how far two instants are apart, in milliseconds; 2^64-1 if there are not two.
+fn millis(from: Option<Instant>, to: Option<Instant>) -> u64 {
+    let time = from
+        .zip(to)
+        .map(|(from, to)| to.saturating_duration_since(from).as_millis());
+    time.map_or(u64::MAX, |time| u64::try_from(time).unwrap_or(u64::MAX))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a time that is asked for")]
+fn now() -> Instant {
+    Instant::now()
+}
+
 #[zbus::interface(name = "io.cairn.Supervisor1")]
 impl Face {
     /// The version of the program.
@@ -114,7 +153,19 @@ impl Face {
         self.view.borrow().calc.state.to_owned()
     }
 
-    /// Its process id; 0 if there is none or systemd keeps it.
+    /// How long it has been in that state, in milliseconds.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn calc_state_age(&self) -> u64 {
+        millis(self.view.borrow().calc.since, Some(now()))
+    }
+
+    /// In how many milliseconds it is started again; 2^64-1 if it is not down, or systemd starts it.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn calc_restart_in(&self) -> u64 {
+        millis(Some(now()), self.view.borrow().calc.until)
+    }
+
+    /// Its process id; 0 if there is none, or systemd keeps it: its own face tells.
     #[zbus(property)]
     fn calc_pid(&self) -> u32 {
         self.view.borrow().calc.pid
@@ -126,7 +177,7 @@ impl Face {
         self.view.borrow().calc.restarts
     }
 
-    /// What it last said of itself.
+    /// What it last said of itself; while it is down, how it ended.
     #[zbus(property)]
     fn calc_status(&self) -> String {
         self.view.borrow().calc.status.clone()
@@ -138,7 +189,19 @@ impl Face {
         self.view.borrow().helper.state.to_owned()
     }
 
-    /// Its process id; 0 if there is none or systemd keeps it.
+    /// How long it has been in that state, in milliseconds.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn helper_state_age(&self) -> u64 {
+        millis(self.view.borrow().helper.since, Some(now()))
+    }
+
+    /// In how many milliseconds it is started again; 2^64-1 if it is not down, or systemd starts it.
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn helper_restart_in(&self) -> u64 {
+        millis(Some(now()), self.view.borrow().helper.until)
+    }
+
+    /// Its process id; 0 if there is none, or systemd keeps it: its own face tells.
     #[zbus(property)]
     fn helper_pid(&self) -> u32 {
         self.view.borrow().helper.pid
@@ -150,7 +213,7 @@ impl Face {
         self.view.borrow().helper.restarts
     }
 
-    /// What it last said of itself.
+    /// What it last said of itself; while it is down, how it ended.
     #[zbus(property)]
     fn helper_status(&self) -> String {
         self.view.borrow().helper.status.clone()

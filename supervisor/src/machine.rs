@@ -208,6 +208,19 @@ impl Machine {
         }
     }
 
+    /// Returns when the child is to be started, if it is down and ours to start.
+    #[must_use]
+    pub fn due(&self, child: Child) -> Option<Instant> {
+        match self.life(child) {
+            Life::Down { until } if !self.stopping => Some(until),
+            Life::Down { .. }
+            | Life::Starting { .. }
+            | Life::Up { .. }
+            | Life::Stopping { .. }
+            | Life::Foreign { .. } => None,
+        }
+    }
+
     /// Returns how often the child was started anew.
     #[must_use]
     pub fn restarts(&self, child: Child) -> u32 {

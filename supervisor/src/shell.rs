@@ -141,7 +141,7 @@ impl Shell {
                 }
                 Note::Alive => self.machine.handle(now(), Input::Alive(child)),
                 Note::Status(status) => {
-                    if let Some(post) = self.post_mut(child) {
+                    if let Some(post) = self.post_mut(child).filter(|post| post.id().is_some()) {
                         post.status = status;
                     }
                 }
@@ -197,14 +197,14 @@ impl Shell {
 
     fn view(&self) -> View {
         let view = |child| {
-            let (state, restarts) = (self.machine.state(child), self.machine.restarts(child));
-            match self.post(child) {
-                Some(post) => post.view(state, restarts),
-                None => ChildView {
-                    state,
-                    restarts,
-                    ..ChildView::default()
-                },
+            let post = self.post(child);
+            ChildView {
+                state: self.machine.state(child),
+                since: None,
+                until: self.machine.due(child),
+                pid: post.and_then(Post::id).unwrap_or(0),
+                restarts: self.machine.restarts(child),
+                status: post.map(|post| post.status.clone()).unwrap_or_default(),
             }
         };
         View {

@@ -58,7 +58,7 @@ async fn incarnation(child: Child, connection: &Connection) -> zbus::Result<u64>
 pub(crate) async fn resync(socket: &Path) -> zbus::Result<()> {
     let told = async {
         let connection = bus::connect(socket).await?;
-        calc(&connection).await?.resync().await
+        calc(&connection).await?.resync().await.map(drop)
     };
     // The time of the call is limited already, that of the connection is not.
     tokio::time::timeout(bus::CALL_TIMEOUT, told)

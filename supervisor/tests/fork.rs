@@ -96,7 +96,34 @@ fn both_come_up_each_as_its_own_user_with_nothing_but_what_it_needs() {
     assert_eq!(face["CalcRestarts"], "0");
     assert_eq!(face["Version"], format!("{:?}", env!("CARGO_PKG_VERSION")));
     assert_ne!(face["Incarnation"], "0");
-    assert_eq!(face.len(), 11);
+    assert_eq!(face["CalcRestartIn"], u64::MAX.to_string(), "it is up");
+    assert_ne!(face["CalcStateAge"], u64::MAX.to_string());
+    assert_eq!(face.len(), 15);
+}
+
+#[test]
+fn a_child_that_is_down_tells_since_when_why_and_until_when() {
+    let mut stage = Stage::new();
+    stage.start();
+    stage.both_up();
+    let number = |name: &str| -> u64 { stage.face()[name].parse().unwrap() };
+    // Each time it stays down for longer.
+    let killed = std::cell::Cell::new(0);
+    eventually("it is down for a while", &stage, || {
+        let pid = number("CalcPid");
+        if pid == u64::from(stage.pid("calc")) && killed.replace(pid) != pid {
+            stage.kill("calc");
+        }
+        stage.face()["CalcState"] == "\"down\"" && number("CalcRestartIn") > 1_000
+    });
+    let (left, age) = (number("CalcRestartIn"), number("CalcStateAge"));
+    let face = stage.face();
+    assert_eq!(face["CalcStatus"], "\"killed by SIGKILL\"");
+    assert_eq!(face["CalcPid"], "0");
+    assert!(left <= 30_000 && age <= 30_000, "{left} {age}");
+    eventually("time goes by", &stage, || {
+        number("CalcRestartIn") < left && number("CalcStateAge") > age
+    });
 }
 
 #[test]

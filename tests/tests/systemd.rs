@@ -96,6 +96,9 @@ fn a_killed_process_is_back_and_in_sync() {
             pid => Err(format!("{process} {before}: {pid}")),
         });
         host.in_sync();
+        if process != "supervisor" {
+            assert_eq!(host.property(process, "Pid"), host.pid(process));
+        }
         if process == "privhelper" {
             // One as calc finds the next helper, and one as the supervisor tells it to.
             eventually("the supervisor has calc resync", || match readings() {

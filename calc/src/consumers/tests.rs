@@ -8,6 +8,7 @@ use proptest::{collection::vec, option, prelude::*};
 
 use self::bench::Bench;
 use super::*;
+use crate::reconciler::Input;
 
 fn prefix(n: u16) -> IpNet {
     let [high, low] = n.to_be_bytes();
@@ -186,6 +187,57 @@ fn more_than_a_signal_holds_is_a_reset() {
         bench.ack();
         assert_eq!(bench.signals().len(), 1);
     }
+}
+
+/// A bench where so much is done at a time that no answer is told one by one.
+fn loading(batches: u16) -> Bench {
+    let mut bench = Bench::starting();
+    bench.max_steps = 1001;
+    bench.in_sync();
+    bench.connect();
+    assert_eq!(bench.signals(), [Signal::Reset { seq: 1 }]);
+    (0..batches * 1001).for_each(|n| bench.want(n, Some(4)));
+    bench
+}
+
+#[test]
+fn a_load_of_many_batches_is_one_reset_at_its_end() {
+    let mut bench = loading(5);
+    for _ in 0..5 {
+        assert_eq!(bench.signals(), []);
+        bench.ack();
+    }
+    assert_eq!(bench.signals(), [Signal::Reset { seq: 2 }]);
+    // What comes then is told one by one.
+    assert_eq!(bench.pages().routes.len(), 5005);
+    bench.want(2, Some(16));
+    assert_eq!(bench.signals(), []);
+    bench.ack();
+    assert_eq!(bench.signals(), [changed(3, &[row(2, 16)], &[])]);
+}
+
+#[test]
+fn a_load_that_the_helper_dies_in_is_told_as_far_as_it_got() {
+    let mut bench = loading(3);
+    assert_eq!(bench.signals(), []);
+    bench.ack();
+    assert_eq!(bench.signals(), []);
+    bench.handle(Input::Disconnected);
+    assert_eq!(bench.signals(), [Signal::Reset { seq: 2 }]);
+    assert_eq!(bench.signals(), []);
+}
+
+#[test]
+fn a_load_without_an_end_is_told_now_and_then() {
+    let mut bench = loading(1);
+    let mut resets = 0;
+    for round in 0..250_u32 {
+        // There is always more to be done than was done.
+        (0..1001).for_each(|n| bench.want(n, Some(8 + round)));
+        resets += bench.signals().len();
+        bench.ack();
+    }
+    assert_eq!(resets, 2);
 }
 
 #[test]

@@ -227,9 +227,21 @@ async fn a_helper_that_dies_between_two_pages_has_read_nothing() {
         .unwrap();
     soon(asked.notified()).await;
     drop(connection.close().await);
-    // And not that what has come so far is all.
     let error = bench.error().await;
     assert!(matches!(error, Error::Closed), "{error}");
+
+    // What has come so far is not all, whoever is the first to hear of the end.
+    let path = bench.dir.path().join("other");
+    let listener = UnixListener::bind(&path).unwrap();
+    let (client, connection) = tokio::join!(bus::connect(&path), bench.helper.accept(&listener));
+    let client = client.unwrap();
+    let proxy = DataplaneProxy::new(&client).await.unwrap();
+    let death = async {
+        asked.notified().await;
+        drop(connection.close().await);
+    };
+    let (reading, ()) = soon(async { tokio::join!(hello::<Reading>(&proxy), death) }).await;
+    assert!(matches!(reading, Err(Error::Closed)), "{reading:?}");
 
     bench.helper.0.lock().unwrap().stuck = false;
     let (_connection, requests) = bench.connect().await;

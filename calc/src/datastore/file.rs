@@ -43,7 +43,7 @@ pub struct FileDatastore;
 
 impl FileDatastore {
     /// Follows the directory `dir` for the node called `node`, until nobody listens to `updates`.
-    /// The first update comes as soon as the directory can be read.
+    /// The first update comes at once, also if the directory cannot be read.
     ///
     /// # Errors
     /// If the kernel's notifications cannot be had. A directory that is not there is no error: it
@@ -59,7 +59,6 @@ impl FileDatastore {
             store: Store::new(&node),
             links: Links::new(),
             told: false,
-            trouble: String::new(),
             updates,
         };
         tokio::select! {
@@ -75,8 +74,6 @@ struct Follower {
     links: Links,
     /// Whether the first update is out.
     told: bool,
-    /// Why there is no first update, as it is in the log.
-    trouble: String,
     updates: mpsc::Sender<Update>,
 }
 
@@ -110,18 +107,10 @@ impl Follower {
             } else {
                 "create the directory or correct its path"
             };
-            let trouble = format!(
-                "{}: cannot be watched: {error}; {cure}; until then the last state stays in force",
-                self.dir.display()
-            );
-            if self.told {
-                self.store.set_trouble(Some(trouble));
-                if let Some(update) = self.store.update() {
-                    self.tell(update).await;
-                }
-            } else if self.trouble != trouble {
-                tracing::warn!("datastore: {trouble}");
-                self.trouble = trouble;
+            let trouble = format!("{}: cannot be watched: {error}; {cure}", self.dir.display());
+            self.store.set_trouble(Some(trouble));
+            if let Some(update) = self.store.update() {
+                self.tell(update).await;
             }
             tokio::time::sleep(RETRY).await;
         }

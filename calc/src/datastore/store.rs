@@ -23,7 +23,7 @@ use self::{
     objects::Objects,
     report::Report,
 };
-use super::{Update, document::ObjectKey};
+use super::{Standing, Update, document::ObjectKey};
 use crate::event::Event;
 
 /// The name of a file in the directory.
@@ -45,7 +45,7 @@ pub struct Store {
     /// Whether there ever was a file.
     seen: bool,
     trouble: Option<String>,
-    told: Option<(bool, Vec<String>)>,
+    told: Option<(bool, Standing, Vec<String>)>,
 }
 
 impl Store {
@@ -140,20 +140,38 @@ impl Store {
         let events = changes(before, self.meanings(&subjects));
         self.review(&mut report);
         let complete = self.unknown.is_empty() && (self.trouble.is_none() || self.seen);
-        let problems: Vec<String> = self.trouble.iter().cloned().chain(report.lines()).collect();
-        if events.is_empty()
-            && let Some((was_complete, known)) = &self.told
-            && *was_complete == complete
-            && *known == problems
-        {
+        let standing = self.standing();
+        let trouble = self.trouble.iter().map(|trouble| {
+            let fate = if self.seen {
+                "until then the last state stays in force"
+            } else {
+                "until then nothing is changed on this host"
+            };
+            format!("{trouble}; {fate}")
+        });
+        let problems: Vec<String> = trouble.chain(report.lines()).collect();
+        let told = Some((complete, standing, problems.clone()));
+        if events.is_empty() && self.told == told {
             return None;
         }
-        self.told = Some((complete, problems.clone()));
+        self.told = told;
         Some(Update {
             events,
             complete,
+            standing,
             problems,
         })
+    }
+
+    /// What is in force.
+    fn standing(&self) -> Standing {
+        let mut noted = self.noted.iter().filter_map(|name| self.files.get(name));
+        match &self.trouble {
+            Some(_) if self.seen => Standing::Lost,
+            Some(_) => Standing::Unread,
+            None if noted.any(|file| !file.broken.is_empty()) => Standing::Partial,
+            None => Standing::Current,
+        }
     }
 
     /// The objects of which something else may hold once `news` are taken in.

@@ -10,7 +10,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{self, Visitor},
 };
-use serde_saphyr::Spanned;
+use serde_saphyr::{Error, Spanned, budget::BudgetBreach};
 
 /// What is wrong at one place of a document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,16 +73,27 @@ enum Value {
 
 impl Tree {
     /// Parses one document; `line` is that of its first byte. None if it holds nothing.
+    ///
+    /// What its aliases repeat may be no more than what might have been written in their place, so
+    /// that a document costs its size, whatever is in it.
     pub(super) fn parse(text: &str, line: u64) -> Result<Option<Self>, Fault> {
+        // The shortest event is a character and a comma; an escape of two becomes three bytes.
+        let (most_events, most_bytes) = (text.len() / 2, text.len().saturating_mul(2));
         let options = serde_saphyr::options! {
             with_snippet: false,
             emit_comments: false,
             strict_booleans: true,
             leading_zero_numbers_as_strings: true,
             underscored_numbers_as_strings: true,
-            // A list of all blocks of a large cluster is one document. What aliases may add to it
-            // has a limit of its own.
-            budget: serde_saphyr::budget! { max_nodes: 20_000_000, max_events: 40_000_000 },
+            alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: most_events },
+            budget: serde_saphyr::budget! {
+                // A list of all blocks of a large cluster is one document.
+                max_nodes: 20_000_000,
+                max_events: 40_000_000,
+                max_total_scalar_bytes: most_bytes,
+                max_recorded_anchor_events: most_events,
+                max_recorded_anchor_bytes: most_bytes,
+            },
         };
         let lines_before = line.saturating_sub(1);
         match serde_saphyr::from_str_with_options::<Self>(text, options) {
@@ -93,6 +104,15 @@ impl Tree {
             }
             Err(error) => {
                 let at = error.location().map_or(1, |location| location.line());
+                if repeats_too_much(&error) {
+                    let reason = "its aliases repeat more than the document is long; write out what \
+                                  they stand for";
+                    return Err(Fault {
+                        line: at.saturating_add(lines_before),
+                        field: String::new(),
+                        reason: reason.to_owned(),
+                    });
+                }
                 let whole = error.to_string();
                 // The line in the library's message counts from the start of the document.
                 let reason = whole.split(" at line ").next().unwrap_or_default();
@@ -163,6 +183,27 @@ impl Tree {
     pub(super) fn decode<'de, T: Deserialize<'de>>(&'de self) -> Result<T, Fault> {
         T::deserialize(self).map_err(|fault| fault.at(self.line))
     }
+}
+
+/// Whether it is aliases that make a document too large.
+fn repeats_too_much(error: &Error) -> bool {
+    if let Error::AliasError { error, .. } = error {
+        return repeats_too_much(error);
+    }
+    matches!(
+        error,
+        Error::AliasReplayLimitExceeded { .. }
+            | Error::AliasReplayStackDepthExceeded { .. }
+            | Error::Budget {
+                breach: BudgetBreach::ScalarBytes { .. }
+                    | BudgetBreach::RecordedAnchorEvents { .. }
+                    | BudgetBreach::RecordedAnchorBytes { .. }
+                    | BudgetBreach::AliasAnchorRatio { .. }
+                    | BudgetBreach::Aliases { .. }
+                    | BudgetBreach::Anchors { .. },
+                ..
+            }
+    )
 }
 
 impl<'de> Deserialize<'de> for Tree {

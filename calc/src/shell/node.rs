@@ -25,7 +25,7 @@ use crate::{
     consumers::{Consumers, Signal},
     convergence::Convergence,
     dataplane,
-    datastore::Update,
+    datastore::{Standing, Update},
     event::Event,
     face::{self, Status},
     reconciler::{Input, Page, Reconciler},
@@ -66,6 +66,12 @@ pub(super) struct Node {
     links: Vec<LinkEvent>,
     applies: u64,
     resyncs: u64,
+    /// How often somebody has asked for a reading,
+    asked: u64,
+    /// as of the last one that was begun,
+    begun: u64,
+    /// and as of the last one that has come.
+    answered: u64,
     /// When the kernel was last read back.
     read: Option<Instant>,
     /// How many batches the helper has answered.
@@ -75,6 +81,10 @@ pub(super) struct Node {
     started: Instant,
     /// Whether all of the datastore could be read, once it has been.
     complete: Option<bool>,
+    /// What of it is in force,
+    standing: Standing,
+    /// and when that last changed.
+    changed: Option<Instant>,
     /// The tunnel devices that are not to go although what they are made of is unknown.
     kept: BTreeSet<Tunnel>,
     datastore_problems: Journal,
@@ -115,11 +125,16 @@ impl Node {
             links: Vec::new(),
             applies: 0,
             resyncs: 0,
+            asked: 0,
+            begun: 0,
+            answered: 0,
             read: None,
             batches: 0,
             was_in_sync: false,
             started: now,
             complete: None,
+            standing: Standing::default(),
+            changed: None,
             kept: BTreeSet::new(),
             datastore_problems: Journal::new("datastore: "),
             obstacles: Journal::new(""),
@@ -135,11 +150,16 @@ impl Node {
     /// Takes in what the datastore tells.
     pub(super) fn update(&mut self, now: Instant, update: Update) {
         self.news.input = true;
+        let is_read = update.standing != Standing::Unread;
+        if is_read && (!update.events.is_empty() || self.changed.is_none()) {
+            self.changed = Some(now);
+        }
         for event in update.events {
             self.calculator.handle(self.convergence.handle(now, event));
         }
         self.datastore_problems.set(update.problems);
-        self.complete = Some(update.complete);
+        self.standing = update.standing;
+        self.complete = is_read.then_some(update.complete);
         if !update.complete {
             // What is not swept can wait for no token.
             self.reconciler.handle(now, Input::Unreadable);
@@ -177,6 +197,7 @@ impl Node {
                     tracing::info!("the helper has granted a lease");
                 }
                 self.resyncs += 1;
+                self.answered = self.begun;
                 self.read = Some(now);
                 self.refresh.restart(now);
                 // What was heard before is older than what was read.
@@ -202,8 +223,12 @@ impl Node {
     /// Takes in a request of the face.
     pub(super) fn face(&mut self, now: Instant, request: face::Request) {
         match request {
-            face::Request::Resync => {
+            face::Request::Resync(answer) => {
                 tracing::info!("reading the kernel back, as asked");
+                self.asked += 1;
+                if answer.send(self.asked).is_err() {
+                    tracing::debug!("whoever asked for a reading is gone");
+                }
                 self.news.input = true;
                 self.reconciler.handle(now, Input::Resync);
             }

@@ -123,8 +123,9 @@ async fn the_kernel_is_put_right_again_after_each_way_to_ask_for_it() {
 
         // The operator asks.
         stray(&helper);
-        calc.resync().await.unwrap();
+        let number = calc.resync().await.unwrap();
         swept(&helper).await;
+        assert_eq!(calc.answered().await.unwrap(), number);
         let answered = || async { property::<u64>(&calc, "Batches").await == 2 };
         eventually("an answer", answered).await;
 
@@ -231,6 +232,66 @@ async fn without_its_own_node_nothing_is_touched() {
         fs::write(&document, node("node-2")).unwrap();
         eventually("the report", reported).await;
         assert!(!calc.in_sync().await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_directory_that_is_missing_is_named_and_what_is_lost_stays_in_force() {
+    let dir = TempDir::new().unwrap();
+    let (config, listener) = config(&dir, None);
+    let store = config.datastore_dir.clone();
+    fs::remove_dir_all(&store).unwrap();
+    let socket = Helper::listen(dir.path());
+    let helper = Helper::default();
+    stray(&helper);
+    beside(config, listener, async {
+        let _connection = helper.accept(&socket).await;
+        let calc = face(&dir).await;
+        let is = |standing| {
+            let calc = &calc;
+            move || async move { property::<String>(calc, "Datastore").await == standing }
+        };
+        let age = || property::<u64>(&calc, "DatastoreAge");
+        let reported = async |fate: &str| {
+            let problems = property::<Vec<String>>(&calc, "Problems").await;
+            assert_eq!(
+                problems,
+                [format!(
+                    "{}: cannot be watched: No such file or directory (os error 2); create the \
+                     directory or correct its path; until then {fate}",
+                    store.display()
+                )]
+            );
+        };
+        eventually("connected", || property::<bool>(&calc, "Connected")).await;
+        let named = || async { property::<Vec<String>>(&calc, "Problems").await.concat() != "" };
+        eventually("named", named).await;
+        reported("nothing is changed on this host").await;
+        assert!(is("unread")().await);
+        assert_eq!(age().await, u64::MAX);
+        assert_eq!(helper.0.lock().unwrap().bpf.len(), 1);
+
+        fs::create_dir(&store).unwrap();
+        fs::write(store.join("node.yaml"), node("node-1")).unwrap();
+        swept(&helper).await;
+        assert!(is("current")().await);
+        assert_ne!(age().await, u64::MAX);
+
+        fs::write(store.join("broken.yaml"), "kind: [").unwrap();
+        eventually("partial", is("partial")).await;
+        fs::remove_file(store.join("broken.yaml")).unwrap();
+        eventually("current", is("current")).await;
+
+        fs::remove_dir_all(&store).unwrap();
+        eventually("lost", is("lost")).await;
+        reported("the last state stays in force").await;
+        assert_ne!(age().await, u64::MAX);
+        // In force it is.
+        stray(&helper);
+        calc.resync().await.unwrap();
+        swept(&helper).await;
+        assert!(is("lost")().await);
     })
     .await;
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use calc::{
-    datastore::{FileDatastore, Update},
+    datastore::{FileDatastore, Standing, Update},
     event::Event,
 };
 use ipnet::IpNet;
@@ -261,20 +261,31 @@ async fn a_broken_file_changes_nothing_until_it_is_repaired() {
 async fn a_directory_that_is_missing_is_waited_for() {
     let mut followed = Followed::new(|_| {});
     let dir = followed.path("");
-    fs::create_dir(&dir).unwrap();
-    // An empty one may be a mount that is missing.
     followed
         .eventually("first", |followed| !followed.last.events.is_empty())
         .await;
+    let missing = followed.last.problems[0].clone();
+    for part in [
+        "/store: cannot be watched",
+        "(os error 2)",
+        "nothing is changed",
+    ] {
+        assert!(missing.contains(part), "no {part} in {missing}");
+    }
+    assert_eq!(followed.last.standing, Standing::Unread);
+    fs::create_dir(&dir).unwrap();
+    // An empty one may be a mount that is missing.
+    followed
+        .eventually("emptiness", |followed| {
+            followed.last.problems[0].contains("holds no")
+        })
+        .await;
     assert!(!followed.last.complete);
-    assert!(
-        followed.last.problems[0].contains("holds no"),
-        "{:?}",
-        followed.last.problems
-    );
+    assert_eq!(followed.last.standing, Standing::Unread);
     followed.write("a.yaml", &pool("a", "10.1.0.0/20"));
     followed.has(&["10.1.0.0/20"]).await;
     assert!(followed.last.complete);
+    assert_eq!(followed.last.standing, Standing::Current);
     assert_eq!(followed.last.problems, Vec::<String>::new());
 }
 
@@ -300,6 +311,7 @@ async fn a_directory_that_goes_takes_nothing_with_it() {
             followed.last.problems
         );
         assert!(followed.last.complete);
+        assert_eq!(followed.last.standing, Standing::Lost);
         fs::create_dir(&dir).unwrap();
         followed
             .eventually("emptiness", |followed| {

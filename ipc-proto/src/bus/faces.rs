@@ -36,8 +36,8 @@ pub trait Dataplane {
     default_path = "/io/cairn/Calc1"
 )]
 pub trait Calc1 {
-    /// Reads the kernel back and repairs what differs.
-    fn resync(&self) -> zbus::Result<()>;
+    /// Reads the kernel back and repairs what differs. Returns the number of this request.
+    fn resync(&self) -> zbus::Result<u64>;
     /// Returns a page of a table: [`RowsRequest`](crate::view::RowsRequest) to
     /// [`Rows`](crate::view::Rows).
     fn rows(&self, request: &ByteBuf) -> zbus::Result<ByteBuf>;
@@ -74,6 +74,9 @@ pub trait Calc1 {
     /// How often the kernel was read back.
     #[zbus(property)]
     fn resyncs(&self) -> zbus::Result<u64>;
+    /// The number of the last request for a reading that is answered.
+    #[zbus(property)]
+    fn answered(&self) -> zbus::Result<u64>;
     /// How much a reading found otherwise than it was known to be, by the name of its
     /// [kind](crate::view::Kind).
     #[zbus(property)]

@@ -10,7 +10,7 @@ use nix::{
 use tokio::select;
 
 use super::Wake;
-use crate::{face::ChildView, machine::Child, notify::Notifications, spawn::Recipe};
+use crate::{machine::Child, notify::Notifications, spawn::Recipe};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub(super) struct Post {
     pub(super) recipe: Recipe,
     pub(super) notifications: Notifications,
     pub(super) process: Option<tokio::process::Child>,
+    /// What it last said, or how it ended.
     pub(super) status: String,
     /// Whether the last attempt to start it failed in a way that has been logged.
     pub(super) unstartable: bool,
@@ -40,6 +41,7 @@ impl Post {
             }
             Err(error) => {
                 self.notifications.follow(None);
+                self.status = error.to_string();
                 if !self.unstartable {
                     tracing::error!("{name}: {error}; trying again until it works");
                 }
@@ -53,10 +55,14 @@ impl Post {
     pub(super) fn bury(&mut self, status: io::Result<ExitStatus>, wanted: bool) {
         self.process = None;
         let name = self.child.name();
-        match status {
-            Ok(status) if wanted => tracing::info!("{name}: {}", describe(status)),
-            Ok(status) => tracing::warn!("{name}: {}", describe(status)),
-            Err(error) => tracing::error!("{name}: waiting for it failed: {error}"),
+        self.status = match status {
+            Ok(status) => describe(status),
+            Err(error) => format!("waiting for it failed: {error}"),
+        };
+        if wanted {
+            tracing::info!("{name}: {}", self.status);
+        } else {
+            tracing::warn!("{name}: {}", self.status);
         }
     }
 
@@ -68,22 +74,13 @@ impl Post {
         }
     }
 
-    /// Returns what the operator sees of it.
-    pub(super) fn view(&self, state: &'static str, restarts: u32) -> ChildView {
-        ChildView {
-            state,
-            pid: self
-                .process
-                .as_ref()
-                .and_then(tokio::process::Child::id)
-                .unwrap_or(0),
-            restarts,
-            status: self.status.clone(),
-        }
+    /// Returns the process's id, if there is one.
+    pub(super) fn id(&self) -> Option<u32> {
+        self.process.as_ref()?.id()
     }
 
     fn pid(&self) -> Option<i32> {
-        i32::try_from(self.process.as_ref()?.id()?).ok()
+        i32::try_from(self.id()?).ok()
     }
 }
 

@@ -82,9 +82,10 @@ impl Report {
     }
 
     /// Shows what there is to see, and tells what has not been told.
-    pub(super) fn update(&mut self, now: Instant, view: View) {
+    pub(super) fn update(&mut self, now: Instant, mut view: View) {
         self.desired.status = view.to_string();
         self.view.send_if_modified(|shown| {
+            view.follow(shown, now);
             let changed = *shown != view;
             *shown = view;
             changed

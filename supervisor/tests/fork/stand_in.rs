@@ -140,8 +140,9 @@ struct Calc {
 
 #[zbus::interface(name = "io.cairn.Calc1")]
 impl Calc {
-    fn resync(&self) {
+    fn resync(&self) -> u64 {
         self.log.write("resync");
+        1
     }
 
     #[zbus(property)]

@@ -22,6 +22,7 @@ pub(super) struct Bench {
     /// Of which it cannot be told what they are.
     pub(super) unreadable: BTreeSet<IpNet>,
     pub(super) batch: Option<Batch>,
+    pub(super) max_steps: u32,
     pub(super) now: Instant,
 }
 
@@ -34,6 +35,7 @@ impl Bench {
             kernel: BTreeMap::new(),
             unreadable: BTreeSet::new(),
             batch: None,
+            max_steps: 5000,
             now: Instant::now(),
         }
     }
@@ -71,8 +73,8 @@ impl Bench {
             version: ipc_proto::VERSION,
             incarnation: Incarnation(1),
             lease: Lease(1),
-            max_steps: 5000,
-            bpf_max_entries: 5000,
+            max_steps: self.max_steps,
+            bpf_max_entries: 10_000,
             feed: 0,
         };
         let read = |(key, value): (&IpNet, &BpfRoute)| {
@@ -92,11 +94,17 @@ impl Bench {
                 Output::Hello(_) => panic!("nobody asked for it"),
             }
         }
+        let more = self.reconciler.is_writing();
         let Some(told) = self.reconciler.tell() else {
-            return Vec::new();
+            let owed = if more {
+                None
+            } else {
+                self.consumers.catch_up()
+            };
+            return owed.into_iter().collect();
         };
         let awaits = |prefix: &_| self.reconciler.awaits(prefix);
-        self.consumers.settle(told, &self.local, awaits)
+        self.consumers.settle(told, &self.local, awaits, more)
     }
 
     /// The kernel takes over what is in flight.

@@ -43,7 +43,7 @@ pub(super) fn scan(dir: &Path, batch: &Batch, store: &mut Store, links: &mut Lin
             Ok(present) if present.is_empty() && (batch.first || was_in_trouble) => {
                 let dir = dir.display();
                 let trouble = format!(
-                    "{dir}: holds no *.yaml, *.yml or *.json; nothing is removed until it does"
+                    "{dir}: holds no *.yaml, *.yml or *.json; mount it, fill it or correct its path"
                 );
                 return store.set_trouble(Some(trouble));
             }

@@ -169,7 +169,10 @@ impl Node {
         let mut clean = Vec::new();
         while let Some(output) = self.reconciler.poll(now) {
             let request = match output {
-                Output::Hello(known) => dataplane::Request::Hello(known),
+                Output::Hello(known) => {
+                    self.begun = self.asked;
+                    dataplane::Request::Hello(known)
+                }
                 Output::Apply(batch) => dataplane::Request::Apply(batch),
                 Output::AddressClean(address) => {
                     clean.push(address);

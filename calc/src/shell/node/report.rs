@@ -17,13 +17,17 @@ const MAX_FAILING: usize = 16;
 impl Node {
     /// Tells consumers what the helper has made, and which addresses are free of who had them.
     pub(super) fn tell(&mut self, clean: &[IpAddr]) {
+        let more = self.reconciler.is_writing();
         if self.calculator.knows_own_node()
             && let Some(told) = self.reconciler.tell()
         {
             let local = self.calculator.host_addresses().collect();
             let awaits = |prefix: &_| self.reconciler.awaits(prefix);
-            let signals = self.consumers.settle(told, &local, awaits);
+            let signals = self.consumers.settle(told, &local, awaits, more);
             self.signal(signals);
+        } else if !more {
+            let signal = self.consumers.catch_up();
+            self.signal(signal);
         }
         let signals = self.consumers.clean(clean);
         self.signal(signals);
@@ -56,10 +60,9 @@ impl Node {
 
     /// Returns all that is wrong, worst first.
     fn problems(&mut self, held: usize) -> Vec<String> {
-        let unread = self
-            .complete
-            .is_none()
-            .then(|| "the datastore has not been read yet".to_owned());
+        let mut datastore = self.datastore_problems.lines().peekable();
+        let is_unread = self.complete.is_none() && datastore.peek().is_none();
+        let unread = is_unread.then(|| "the datastore has not been read yet".to_owned());
         if held == 0 {
             self.failing.clear();
         }
@@ -69,7 +72,6 @@ impl Node {
         let old_flows = self.reconciler.with_old_flows().take(MAX_FAILING);
         let old_flows = old_flows.map(|(address, why)| OldFlows(address, why).to_string());
         let helper = self.helper_problem.clone().into_iter();
-        let datastore = self.datastore_problems.lines();
         let obstacles = self.obstacles.lines();
         helper
             .chain(unread)
@@ -103,7 +105,10 @@ impl Node {
             pending: counts.pending,
             held: counts.held + counts.contested,
             resyncs: self.resyncs,
+            answered: self.answered,
             read: self.read,
+            datastore: self.standing,
+            datastore_changed: self.changed,
             batches: self.batches,
             drift: self.reconciler.drift().clone(),
             problems,

@@ -17,12 +17,13 @@ use ipc_proto::{
     OpError, Welcome,
 };
 use ipnet::IpNet;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 
 use super::*;
 use crate::{
     consumers::Signal,
     dataplane::{Event, Request},
+    datastore::Standing,
     event::{self, Pool},
 };
 
@@ -150,6 +151,13 @@ impl Bench {
         (batch.id, batch.steps.len())
     }
 
+    /// Somebody asks for a reading, and gets its number.
+    fn resync(&mut self) -> u64 {
+        let (answer, mut number) = oneshot::channel();
+        self.node.face(self.now, face::Request::Resync(answer));
+        number.try_recv().unwrap()
+    }
+
     /// The helper has carried out a batch, but for these steps.
     fn ack(&mut self, id: BatchId, failed: Vec<(u32, OpError)>) {
         self.dataplane(Event::Ack(Ack { id, failed }));
@@ -193,6 +201,7 @@ fn update(pools: impl IntoIterator<Item = u16>) -> Update {
     Update {
         events: [node].into_iter().chain(pools).collect(),
         complete: true,
+        standing: Standing::Current,
         problems: Vec::new(),
     }
 }
@@ -400,7 +409,7 @@ fn what_tells_nothing_new_asks_for_nothing() {
 #[test]
 fn a_request_for_a_reading_is_input_like_any_other() {
     let mut bench = Bench::idle(&settings(None));
-    bench.node.face(bench.now, face::Request::Resync);
+    bench.resync();
     assert!(bench.turn());
     bench.greeted();
 }

@@ -113,7 +113,7 @@ fn an_address_is_not_told_before_its_entry_is_made_though_an_answer_comes_in_bet
 #[test]
 fn interfaces_as_they_were_read_are_newer_than_changes_that_were_heard_before() {
     let mut bench = Bench::idle(&settings(None));
-    bench.node.face(bench.now, face::Request::Resync);
+    bench.resync();
     assert!(bench.turn());
     bench.greeted();
     bench.link(uplink(&["192.0.2.7/24"]));
@@ -122,4 +122,29 @@ fn interfaces_as_they_were_read_are_newer_than_changes_that_were_heard_before() 
     bench.answer_all();
     let told = bench.told_host_ips();
     assert_eq!(told.last().unwrap(), &["192.0.2.8"], "{told:?}");
+}
+
+#[test]
+fn a_reading_that_was_under_way_when_another_was_asked_for_does_not_answer_that() {
+    let mut bench = Bench::idle(&settings(None));
+    let first = bench.resync();
+    bench.turn();
+    bench.greeted();
+    let second = bench.resync();
+    assert!(second > first);
+    bench.turn();
+    bench.read([]);
+    bench.turn();
+    assert_eq!(bench.node.status().answered, first);
+    bench.greeted();
+    // The helper dies, and so does that reading.
+    bench.connect();
+    let third = bench.resync();
+    bench.read([]);
+    bench.turn();
+    assert_eq!(bench.node.status().answered, second);
+    bench.greeted();
+    bench.read([]);
+    bench.turn();
+    assert_eq!(bench.node.status().answered, third);
 }
