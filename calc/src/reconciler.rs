@@ -13,6 +13,7 @@ mod links;
 mod load;
 mod notice;
 mod readings;
+mod rivals;
 mod steps;
 mod tables;
 #[cfg(test)]
@@ -26,7 +27,7 @@ use std::{
 
 use ipc_proto::{
     Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Lane, Lease, Link, LinkEvent, Op,
-    OpError, Protocol, Step, Welcome,
+    OpError, Protocol, Rivals, Step, Welcome,
     view::{self, Row},
 };
 use ipnet::IpNet;
@@ -475,6 +476,11 @@ impl Reconciler {
         self.tables.contested().map(Contested::from)
     }
 
+    /// Returns what of others may count in place of routes that are ours, for the operator.
+    pub(crate) fn rivals(&self) -> impl Iterator<Item = String> {
+        self.tables.rivals()
+    }
+
     /// Counts the keys of a table.
     #[must_use]
     pub fn counts(&self, kind: view::Kind) -> Counts {
@@ -549,6 +555,7 @@ impl Reconciler {
         }
         if !self.tables.syncs_routes() {
             reading.kernel_routes = All::default();
+            reading.rivals = Rivals::default();
         }
         if !self.bgp_peers.is_empty() {
             let peers = &self.bgp_peers;

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BpfRoute, Endpoint, FdbKey, Hook, KernelRoute, Link, LinkEvent, LinkProfile, LinkState, Mac,
-    Masquerade, NeighbourKey, ProgramSettings, RouteKey, Rule, Tunnel, TunnelDevice,
+    Masquerade, NeighbourKey, ProgramSettings, Rivals, RouteKey, Rule, Tunnel, TunnelDevice,
     bounded::at_most, view::Kind,
 };
 
 /// The version of everything in this crate that goes over the wire. Both sides must have the same.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// One life of a process: another number means that it has crashed or restarted meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -118,6 +118,8 @@ pub enum Observed {
     Attachment(AttachmentKey),
     /// A routing rule of ours.
     Rule(Rule),
+    /// Other programs' routes that have prefixes of ours; once, if there are any.
+    Rivals(Rivals),
 }
 
 impl Observed {
@@ -134,7 +136,8 @@ impl Observed {
             | Self::KernelRoute(..)
             | Self::Endpoint(..)
             | Self::Attachment(_)
-            | Self::Rule(_) => None,
+            | Self::Rule(_)
+            | Self::Rivals(_) => None,
         }
     }
 }

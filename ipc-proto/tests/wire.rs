@@ -11,8 +11,8 @@ use ipc_proto::{
     Ack, AttachmentKey, Batch, BatchId, BpfRoute, BpfTarget, Endpoint, FdbKey, Feed, Flags,
     FlowsDone, Hello, Hook, Hop, Incarnation, KernelRoute, Lane, Lease, Link, LinkEvent,
     LinkProfile, LinkRole, LinkState, Mac, Masquerade, NeighbourKey, Observed, Op, OpError, Page,
-    PageRequest, ProgramSettings, Protocol, RouteKey, RouteKind, Rule, Step, Table, Tunnel,
-    TunnelDevice, VERSION, Welcome, codec,
+    PageRequest, ProgramSettings, Protocol, Rival, Rivals, RouteKey, RouteKind, Rule, Step, Table,
+    Tunnel, TunnelDevice, VERSION, Welcome, codec,
     view::{Kind, Reason, Row, Rows, RowsRequest},
 };
 use proptest::prelude::*;
@@ -180,6 +180,13 @@ fn observed() -> Vec<Observed> {
             priority: 99,
             mark: Some((0x10_0000, 0x10_0000)),
             invert: true,
+        }),
+        Observed::Rivals(Rivals {
+            told: vec![Rival {
+                key: RouteKey::new(Table::Main, "10.0.0.9/32".parse().unwrap(), 7),
+                way: "protocol 4 dev eth0".into(),
+            }],
+            more: 300,
         }),
     ]
 }

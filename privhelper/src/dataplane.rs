@@ -284,7 +284,7 @@ impl Reported {
 /// Returns what would clear an item, if it can be cleared.
 fn cleared(item: &Observed) -> Option<Op> {
     Some(match item {
-        Observed::Link(_) | Observed::LinkSettings(..) => return None,
+        Observed::Link(_) | Observed::LinkSettings(..) | Observed::Rivals(_) => return None,
         Observed::TunnelDevice(tunnel, _) => Op::TunnelDevice(*tunnel, None),
         Observed::Neighbour(key, _) => Op::Neighbour(key.clone(), None),
         Observed::Fdb(key, _) => Op::Fdb(key.clone(), None),

@@ -30,6 +30,9 @@ const ONLINK: u8 = 4;
 /// Where `struct rta_cacheinfo` has the time that is left.
 const EXPIRES: usize = 8;
 
+/// How many ways out are described.
+const MAX_WAYS: usize = 4;
+
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(in super::super) struct Report<'a> {
@@ -183,9 +186,16 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// Describes it to the operator.
+    /// Describes it to the operator, in a few hundred characters at most.
     pub(in super::super) fn describe(&self, links: &Links) -> String {
         let mut text = format!("protocol {}", self.protocol);
+        text.push_str(match self.kind {
+            RTN_BLACKHOLE => " blackhole",
+            RTN_PROHIBIT => " prohibit",
+            RTN_UNREACHABLE => " unreachable",
+            RTN_THROW => " throw",
+            _ => "",
+        });
         let one = match (self.via, self.oif.filter(|_| !refuses(self.kind))) {
             (None, None) => None,
             way => Some(way),
@@ -193,7 +203,11 @@ impl<'a> Report<'a> {
         let many = hops(self.hops.unwrap_or_default());
         let many = many.map(|hop| (gateway(hop.attributes), Some(hop.index)));
         let mut comma = "";
-        for (via, index) in one.into_iter().chain(many) {
+        for (number, (via, index)) in one.into_iter().chain(many).enumerate() {
+            if number == MAX_WAYS {
+                text.push_str(" and others");
+                break;
+            }
             text.push_str(comma);
             comma = ",";
             if let Some(via) = via {

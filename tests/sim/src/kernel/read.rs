@@ -73,7 +73,8 @@ impl Kernel {
                 }
             }
         }
-        all.retain(|item| policy.check(Lane::State, clear(item), links).is_ok());
+        let may_clear = |op| policy.check(Lane::State, op, links).is_ok();
+        all.retain(|item| clear(item).is_none_or(may_clear));
         all
     }
 }
@@ -171,9 +172,10 @@ fn read_route(
     (policy.owns(&found), read)
 }
 
-/// The request that would clear it; what cannot be cleared is not reported.
-fn clear(item: &Observed) -> Op {
-    match item {
+/// The request that would clear it, if it is ours; what cannot be cleared is not reported.
+fn clear(item: &Observed) -> Option<Op> {
+    Some(match item {
+        Observed::Rivals(_) => return None,
         Observed::Link(state) => Op::LinkSettings(state.link.clone(), None),
         Observed::LinkSettings(link, _) => Op::LinkSettings(link.clone(), None),
         Observed::TunnelDevice(tunnel, _) => Op::TunnelDevice(*tunnel, None),
@@ -184,5 +186,5 @@ fn clear(item: &Observed) -> Op {
         Observed::Endpoint(link, _) => Op::Endpoint(link.clone(), None),
         Observed::Attachment(key) => Op::Attachment(key.clone(), false),
         Observed::Rule(rule) => Op::Rule(rule.clone(), false),
-    }
+    })
 }
