@@ -560,8 +560,10 @@ impl Reconciler {
         if !self.bgp_peers.is_empty() {
             let peers = &self.bgp_peers;
             let is_birds = |route: &KernelRoute| {
-                let mut hops = hops(route).iter();
-                route.protocol == Protocol::Bird && hops.all(|hop| peers.contains(&hop.link))
+                let hops = hops(route);
+                route.protocol == Protocol::Bird
+                    && !hops.is_empty()
+                    && hops.iter().all(|hop| peers.contains(&hop.link))
             };
             let is_ours =
                 |(_, route): &(_, Option<KernelRoute>)| !route.as_ref().is_some_and(is_birds);

@@ -94,7 +94,8 @@ pub struct Page {
 
 /// Something that the helper read from the kernel: a link, or state that is ours.
 ///
-/// `None` as a value means "present, but not as any request could make it". A key may come more
+/// `None` as a value means "present, but not as any request could make it"; a route of
+/// [`Protocol::Bird`](crate::Protocol::Bird) has one wherever it leads, whatever else it says. A key may come more
 /// than once where the kernel allows several entries under one (IPv4 append, IPv6 siblings).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Observed {

@@ -204,9 +204,11 @@ fn another_programs_routes_of_our_prefixes_stay_and_are_told() {
                 let read = calc.read().await;
                 let is_route = |item: &&Observed| matches!(item, Observed::KernelRoute(..));
                 assert_eq!(read.iter().filter(is_route).count(), 8, "{read:?}");
-                let rivals = read.iter().find_map(|item| match item {
-                    Observed::Rivals(rivals) => Some(rivals),
-                    _ => None,
+                let rivals = read.iter().find_map(|item| {
+                    let Observed::Rivals(rivals) = item else {
+                        return None;
+                    };
+                    Some(rivals)
                 });
                 let told = rivals.unwrap().told.iter();
                 let mut told: Vec<_> = told
