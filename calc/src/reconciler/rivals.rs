@@ -62,3 +62,54 @@ impl Rivals {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(tos: u8, metric: u32) -> RouteKey {
+        let prefix = "10.1.0.9/32".parse().unwrap();
+        RouteKey {
+            tos,
+            ..RouteKey::new(Table::Main, prefix, metric)
+        }
+    }
+
+    #[test]
+    fn what_counts_in_place_of_a_route_is_told_by_its_effect() {
+        for (other, effect) in [
+            (key(0, 6), Some("route wins: metric 6 protocol 4 dev eth0;")),
+            (key(0, 7), Some("is beside it, and which one counts")),
+            (key(0, 8), None),
+            (
+                key(16, 8),
+                Some("wins for packets with type of service 0x10"),
+            ),
+        ] {
+            let rival = Rival {
+                key: other.clone(),
+                way: "protocol 4 dev eth0".to_owned(),
+            };
+            let rivals = Rivals::from(wire::Rivals {
+                told: vec![rival],
+                more: 0,
+            });
+            let said = rivals.of(&key(0, 7));
+            assert_eq!(said.is_some(), effect.is_some(), "{other:?}");
+            let effect = effect.unwrap_or_default();
+            assert!(said.unwrap_or_default().contains(effect), "{other:?}");
+            let elsewhere = RouteKey::new(Table::Second, key(0, 7).prefix, 7);
+            assert_eq!(rivals.of(&elsewhere), None);
+            assert_eq!(rivals.rest(), None);
+        }
+    }
+
+    #[test]
+    fn of_those_that_are_not_told_the_number_is() {
+        let rivals = Rivals::from(wire::Rivals {
+            told: Vec::new(),
+            more: 3,
+        });
+        assert!(rivals.rest().unwrap().starts_with("3 more routes"));
+    }
+}
