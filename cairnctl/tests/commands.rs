@@ -194,7 +194,7 @@ fn serve<F: zbus::object_server::Interface + Clone>(
     // Bound here, so that it is there when this returns.
     let listener = Listener::bind(dir.join(socket)).unwrap();
     listener.set_nonblocking(true).unwrap();
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
