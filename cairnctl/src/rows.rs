@@ -85,16 +85,17 @@ fn line(kind: Kind, row: &Row) -> Option<Line> {
     let wanted_value = wanted.as_ref().and_then(|wanted| wanted.value.as_ref());
     let difference = match (wanted_value, &found) {
         (None, None) => return None,
-        (Some(_), None) => "to be added".to_owned(),
-        (None, Some(_)) => "to be removed".to_owned(),
+        (Some(_), None) => Some("to be added".to_owned()),
+        (None, Some(_)) => Some("to be removed".to_owned()),
+        (Some(wanted), Some(found)) if found.value.as_ref() == Some(wanted) => None,
         (Some(wanted), Some(_)) => {
             let wanted: Vec<_> = wanted.iter().map(table::text).collect();
-            format!("to become {}", wanted.join(" "))
+            Some(format!("to become {}", wanted.join(" ")))
         }
     };
-    let why = row.reason.as_ref().map(|reason| match detail(reason) {
-        None => difference,
-        Some(detail) => format!("{difference}: {detail}"),
+    let why = row.reason.as_ref().map(|reason| {
+        let parts = [difference, detail(reason)];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
     });
     let mut cells = key.clone();
     cells.extend(value.iter().flatten().cloned());
@@ -117,6 +118,7 @@ const fn state(reason: Option<&Reason>) -> &'static str {
         Some(Reason::Grace) => "in grace",
         Some(Reason::Flows | Reason::LinkDown) => "waiting",
         Some(Reason::Unread) => "kept",
+        Some(Reason::Foreign(_)) => "foreign",
     }
 }
 
@@ -131,6 +133,7 @@ fn detail(reason: &Reason) -> Option<String> {
         Reason::Flows => {
             Some("the flows of the address's former owner are to be forgotten first".to_owned())
         }
+        Reason::Foreign(other) => Some(other.clone()),
         Reason::Unread => Some("not while parts of the datastore cannot be read".to_owned()),
     }
 }

@@ -9,8 +9,10 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc,
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use ipc_proto::{
@@ -367,7 +369,14 @@ fn routes_are_followed_over_a_reset() {
         .spawn()
         .unwrap();
     let printed = BufReader::new(follower.stdout.take().unwrap());
-    let mut lines = printed.lines().map(Result::unwrap);
+    // A line that does not come is a failure, not a test without an end.
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in printed.lines().map_while(Result::ok) {
+            drop(sender.send(line));
+        }
+    });
+    let next = || lines.recv_timeout(Duration::from_secs(10)).ok();
     let target = "in-pool cali1#7";
     for line in [
         format!("  10.1.0.0/24 {target}"),
@@ -375,14 +384,14 @@ fn routes_are_followed_over_a_reset() {
         format!("+ 10.3.0.0/24 {target}"),
         "- 10.2.0.0/24".to_owned(),
     ] {
-        assert_eq!(lines.next(), Some(line));
+        assert_eq!(next(), Some(line));
     }
     reset.notify_one();
     for line in [
         "# reset: all is read again".to_owned(),
         format!("  10.4.0.0/24 {target}"),
     ] {
-        assert_eq!(lines.next(), Some(line));
+        assert_eq!(next(), Some(line));
     }
     follower.kill().unwrap();
     follower.wait().unwrap();

@@ -346,6 +346,12 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
             .chain(differing.map(|(_, sides)| (sides.desired.as_ref(), sides.actual.as_ref())))
     }
 
+    /// Returns the keys of a range that should be there.
+    pub(crate) fn wanted(&self, keys: RangeInclusive<K>) -> impl Iterator<Item = &K> {
+        let settled = self.settled.range(keys.clone()).map(|(key, _)| key);
+        settled.chain(self.due(keys))
+    }
+
     /// Returns the keys of a range that should be there and are not as they should be, in order.
     pub(crate) fn due(&self, keys: RangeInclusive<K>) -> impl Iterator<Item = &K> {
         let differing = self.differing.range(keys);

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use ipc_proto::{
     AttachmentKey, BpfRoute, Endpoint, FdbKey, KernelRoute, Link, LinkProfile, LinkState, Mac,
-    Many, NeighbourKey, Observed, RouteKey, Rule, Tunnel, TunnelDevice,
+    Many, NeighbourKey, Observed, Rivals, RouteKey, Rule, Tunnel, TunnelDevice,
 };
 use ipnet::IpNet;
 
@@ -27,6 +27,8 @@ pub struct Reading {
     pub(crate) rules: All<Rule, ()>,
     pub(crate) endpoints: All<Link, Endpoint>,
     pub(crate) attachments: All<AttachmentKey, ()>,
+    /// What of others may count in place of routes that are ours.
+    pub(crate) rivals: Rivals,
 }
 
 impl Reading {
@@ -45,6 +47,7 @@ impl Reading {
             rules,
             endpoints,
             attachments,
+            rivals,
         } = part;
         self.as_known.extend(as_known);
         self.links.extend(links);
@@ -58,6 +61,8 @@ impl Reading {
         self.rules.extend(rules);
         self.endpoints.extend(endpoints);
         self.attachments.extend(attachments);
+        self.rivals.told.extend(rivals.told);
+        self.rivals.more = self.rivals.more.saturating_add(rivals.more);
     }
 }
 
@@ -85,6 +90,7 @@ impl FromIterator<Observed> for Reading {
                 Observed::KernelRoute(key, route) => reading.kernel_routes.push((key, route)),
                 Observed::Rule(rule) => reading.rules.push((rule, Some(()))),
                 Observed::Endpoint(link, endpoint) => reading.endpoints.push((link, endpoint)),
+                Observed::Rivals(rivals) => reading.rivals = rivals,
                 Observed::Attachment(key) => reading.attachments.push((key, Some(()))),
             }
         }

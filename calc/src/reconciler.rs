@@ -13,6 +13,7 @@ mod links;
 mod load;
 mod notice;
 mod readings;
+mod rivals;
 mod steps;
 mod tables;
 #[cfg(test)]
@@ -26,7 +27,7 @@ use std::{
 
 use ipc_proto::{
     Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Known, Lane, Lease, Link, LinkEvent,
-    Many, Op, OpError, Protocol, Step, Welcome,
+    Many, Op, OpError, Protocol, Rivals, Step, Welcome,
     view::{self, Row},
 };
 use ipnet::IpNet;
@@ -482,6 +483,11 @@ impl Reconciler {
         self.tables.contested().map(Contested::from)
     }
 
+    /// Returns what of others may count in place of routes that are ours, for the operator.
+    pub(crate) fn rivals(&self) -> impl Iterator<Item = String> {
+        self.tables.rivals()
+    }
+
     /// Counts the keys of a table.
     #[must_use]
     pub fn counts(&self, kind: view::Kind) -> Counts {
@@ -568,12 +574,15 @@ impl Reconciler {
         }
         if !self.tables.syncs_routes() {
             reading.kernel_routes = All::default();
+            reading.rivals = Rivals::default();
         }
         if !self.bgp_peers.is_empty() {
             let peers = &self.bgp_peers;
             let is_birds = |route: &KernelRoute| {
-                let mut hops = hops(route).iter();
-                route.protocol == Protocol::Bird && hops.all(|hop| peers.contains(&hop.link))
+                let hops = hops(route);
+                route.protocol == Protocol::Bird
+                    && !hops.is_empty()
+                    && hops.iter().all(|hop| peers.contains(&hop.link))
             };
             let is_ours =
                 |(_, route): &(_, Option<KernelRoute>)| !route.as_ref().is_some_and(is_birds);

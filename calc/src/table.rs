@@ -366,6 +366,11 @@ impl<K: Kind> Table<K> {
         self.tracker.range(keys)
     }
 
+    /// Returns the keys of a range that should be there.
+    pub(crate) fn wanted(&self, keys: RangeInclusive<K::Key>) -> impl Iterator<Item = &K::Key> {
+        self.tracker.wanted(keys)
+    }
+
     /// Returns the keys of a range that should be there and are not as they should be.
     pub(crate) fn due(&self, keys: RangeInclusive<K::Key>) -> impl Iterator<Item = &K::Key> {
         self.tracker.due(keys)

@@ -53,7 +53,8 @@ impl Sum {
             | Observed::Endpoint(..)
             | Observed::Attachment(_)
             | Observed::Rule(_)
-            | Observed::AsKnown(_) => {}
+            | Observed::AsKnown(_)
+            | Observed::Rivals(_) => {}
         }
     }
 }

@@ -25,6 +25,6 @@ pub use self::{
     },
     route::{
         BpfRoute, BpfTarget, Flags, Hook, Hop, KernelRoute, Masquerade, ProgramSettings, Protocol,
-        RouteKey, RouteKind, Rule, Table,
+        Rival, Rivals, RouteKey, RouteKind, Rule, Table,
     },
 };

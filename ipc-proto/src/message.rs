@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BpfRoute, Endpoint, FdbKey, Hook, KernelRoute, Known, Link, LinkEvent, LinkProfile, LinkState,
-    Mac, Many, Masquerade, NeighbourKey, ProgramSettings, RouteKey, Rule, Tunnel, TunnelDevice,
-    bounded::at_most, view::Kind,
+    Mac, Many, Masquerade, NeighbourKey, ProgramSettings, Rivals, RouteKey, Rule, Tunnel,
+    TunnelDevice, bounded::at_most, view::Kind,
 };
 
 /// The version of everything in this crate that goes over the wire. Both sides must have the same.
@@ -96,7 +96,8 @@ pub struct Page {
 
 /// Something that the helper read from the kernel: a link, or state that is ours.
 ///
-/// `None` as a value means "present, but not as any request could make it". A key may come more
+/// `None` as a value means "present, but not as any request could make it"; a route of
+/// [`Protocol::Bird`](crate::Protocol::Bird) has one wherever it leads, whatever else it says. A key may come more
 /// than once where the kernel allows several entries under one (IPv4 append, IPv6 siblings).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Observed {
@@ -122,6 +123,8 @@ pub enum Observed {
     Rule(Rule),
     /// All of a kind is as [`Hello::known`] says, and left out.
     AsKnown(Many),
+    /// Other programs' routes that have prefixes of ours; once, if there are any.
+    Rivals(Rivals),
 }
 
 impl Observed {
@@ -139,7 +142,8 @@ impl Observed {
             | Self::Endpoint(..)
             | Self::Attachment(_)
             | Self::Rule(_)
-            | Self::AsKnown(_) => None,
+            | Self::AsKnown(_)
+            | Self::Rivals(_) => None,
         }
     }
 }

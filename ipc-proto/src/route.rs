@@ -129,6 +129,29 @@ impl RouteKey {
     }
 }
 
+/// Another program's route that has the prefix of one of ours, and may count in its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rival {
+    /// What the kernel knows it by.
+    pub key: RouteKey,
+    /// Who made it and where it leads, for the operator.
+    pub way: String,
+}
+
+/// All of them, as far as they are told: at most one of each prefix, the one that comes first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rivals {
+    /// Those that are told, at most [`MAX`](Self::MAX).
+    pub told: Vec<Rival>,
+    /// How many there are besides.
+    pub more: u32,
+}
+
+impl Rivals {
+    /// How many are told at most.
+    pub const MAX: usize = 256;
+}
+
 /// One way out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Hop {

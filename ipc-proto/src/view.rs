@@ -91,4 +91,7 @@ pub enum Reason {
     Unread,
     /// It is made once its interface is up.
     LinkDown,
+    /// It is as it should be, but another program's route may count in its place: which one, and
+    /// what to do.
+    Foreign(String),
 }

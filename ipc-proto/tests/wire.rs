@@ -11,8 +11,8 @@ use ipc_proto::{
     Ack, AttachmentKey, Batch, BatchId, BpfRoute, BpfTarget, Endpoint, FdbKey, Feed, Flags,
     FlowsDone, Hello, Hook, Hop, Incarnation, KernelRoute, Known, Lane, Lease, Link, LinkEvent,
     LinkProfile, LinkRole, LinkState, Mac, Many, Masquerade, NeighbourKey, Observed, Op, OpError,
-    Page, PageRequest, ProgramSettings, Protocol, RouteKey, RouteKind, Rule, Step, Sum, Table,
-    Tunnel, TunnelDevice, VERSION, Welcome, codec,
+    Page, PageRequest, ProgramSettings, Protocol, Rival, Rivals, RouteKey, RouteKind, Rule, Step,
+    Sum, Table, Tunnel, TunnelDevice, VERSION, Welcome, codec,
     view::{Kind, Reason, Row, Rows, RowsRequest},
 };
 use proptest::prelude::*;
@@ -182,6 +182,13 @@ fn observed() -> Vec<Observed> {
             invert: true,
         }),
         Observed::AsKnown(Many::KernelRoutes),
+        Observed::Rivals(Rivals {
+            told: vec![Rival {
+                key: RouteKey::new(Table::Main, "10.0.0.9/32".parse().unwrap(), 7),
+                way: "protocol 4 dev eth0".into(),
+            }],
+            more: 300,
+        }),
     ]
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ipc_proto::{
-    Lane, LinkRole, LinkState, Many, Observed, Op, OpError, Step, Tunnel, TunnelDevice,
+    Lane, LinkRole, LinkState, Many, Observed, Op, OpError, Rivals, Step, Tunnel, TunnelDevice,
 };
 use nix::errno::Errno;
 
@@ -225,9 +225,14 @@ impl Dataplane {
         self.netlink.snapshot(&links, &mut push)?;
         self.endpoints.snapshot(&links, &mut push)?;
         self.attachments.snapshot(&links, &mut push)?;
+        let mut rivals = Rivals::default();
         sink.read_many(Many::KernelRoutes, |mut push| {
-            self.netlink.read_routes(&links, &mut push)
+            rivals = self.netlink.read_routes(&links, &mut push)?;
+            Ok::<(), ReadError>(())
         })?;
+        if rivals != Rivals::default() {
+            sink.push(Observed::Rivals(rivals));
+        }
         for (many, ipv6) in [(Many::BpfV4, false), (Many::BpfV6, true)] {
             sink.read_many(many, |mut push| self.maps.read(ipv6, &links, &mut push))?;
         }
@@ -293,7 +298,10 @@ impl Reported {
 /// Returns what would clear an item, if it can be cleared.
 fn cleared(item: &Observed) -> Option<Op> {
     Some(match item {
-        Observed::Link(_) | Observed::LinkSettings(..) | Observed::AsKnown(_) => return None,
+        Observed::Link(_)
+        | Observed::LinkSettings(..)
+        | Observed::AsKnown(_)
+        | Observed::Rivals(_) => return None,
         Observed::TunnelDevice(tunnel, _) => Op::TunnelDevice(*tunnel, None),
         Observed::Neighbour(key, _) => Op::Neighbour(key.clone(), None),
         Observed::Fdb(key, _) => Op::Fdb(key.clone(), None),

@@ -16,8 +16,8 @@ mod tunnel;
 use std::{io, net::IpAddr, sync::Arc};
 
 use ipc_proto::{
-    FdbKey, KernelRoute, Link, LinkRole, Mac, NeighbourKey, Observed, OpError, RouteKey, Rule,
-    Tunnel, TunnelDevice,
+    FdbKey, KernelRoute, Link, LinkRole, Mac, NeighbourKey, Observed, OpError, Rivals, RouteKey,
+    Rule, Tunnel, TunnelDevice,
 };
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -233,7 +233,7 @@ impl Netlink {
         rule::read(&mut self.requests, &self.policy, sink).map_err(reading("the rules"))
     }
 
-    /// Gives all routes that are ours to `sink`.
+    /// Gives all routes that are ours to `sink`, and returns what of others may count in their place.
     ///
     /// # Errors
     ///
@@ -242,7 +242,7 @@ impl Netlink {
         &mut self,
         links: &Links,
         sink: &mut impl FnMut(Observed),
-    ) -> Result<(), ReadError> {
+    ) -> Result<Rivals, ReadError> {
         let mut kernel = Kernel {
             requests: &mut self.requests,
             policy: &self.policy,

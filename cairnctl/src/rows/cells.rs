@@ -93,7 +93,7 @@ pub(super) fn cells(op: &Op) -> Option<Cells> {
 /// none could make.
 pub(super) fn as_op(observed: &Observed) -> Option<Op> {
     Some(match observed.clone() {
-        Observed::Link(_) | Observed::AsKnown(_) => return None,
+        Observed::Link(_) | Observed::AsKnown(_) | Observed::Rivals(_) => return None,
         Observed::LinkSettings(link, profile) => Op::LinkSettings(link, Some(profile)),
         Observed::TunnelDevice(tunnel, device) => Op::TunnelDevice(tunnel, device),
         Observed::Neighbour(key, mac) => Op::Neighbour(key, Some(mac)),

@@ -240,7 +240,8 @@ async fn a_helper_that_dies_between_two_pages_has_read_nothing() {
         asked.notified().await;
         drop(connection.close().await);
     };
-    let (reading, ()) = soon(async { tokio::join!(hello::<Reading>(&proxy), death) }).await;
+    let (reading, ()) =
+        soon(async { tokio::join!(hello::<Reading>(&proxy, Known::default()), death) }).await;
     assert!(matches!(reading, Err(Error::Closed)), "{reading:?}");
 
     bench.helper.0.lock().unwrap().stuck = false;

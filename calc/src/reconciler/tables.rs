@@ -14,7 +14,9 @@ use ipnet::IpNet;
 use super::{
     devices::Finding,
     links::Doubt,
+    notice::Notice,
     readings::Drift,
+    rivals::Rivals,
     steps::{At, Steps, hops},
 };
 use crate::{
@@ -45,6 +47,8 @@ pub(super) struct Tables {
     /// Whether the kernel's routes are left to others: then it is known what should be, and nothing
     /// is asked for, shown or waited for.
     routes_left: bool,
+    /// What of others may count in place of those.
+    rivals: Rivals,
     rules: Table<Rules>,
     endpoints: Table<Endpoints>,
     attachments: Table<Attachments>,
@@ -66,6 +70,7 @@ impl Tables {
         let is_news = std::mem::replace(&mut self.routes_left, !syncs) == syncs;
         if is_news {
             self.kernel_routes.forget();
+            self.rivals = Rivals::default();
         }
         is_news
     }
@@ -154,7 +159,9 @@ impl Tables {
             rules,
             endpoints,
             attachments,
+            rivals,
         } = reading;
+        self.rivals = rivals.into();
         let mut recovered = resync(now, &mut self.link_settings, link_settings);
         recovered.extend(resync(now, &mut self.tunnel_devices, tunnel_devices));
         recovered.extend(resync(now, &mut self.neighbours, neighbours));
@@ -266,6 +273,17 @@ impl Tables {
     /// Returns what others undo again and again, by what would make it.
     pub(super) fn contested(&self) -> impl Iterator<Item = (Op, &Alarm)> {
         self.all().flat_map(|(_, table)| table.contested())
+    }
+
+    /// Says which routes of others may count in place of those that are wanted.
+    pub(super) fn rivals(&self) -> impl Iterator<Item = String> {
+        let keys = self.rivals.prefixes().flat_map(keys_of);
+        let wanted = keys.flat_map(|keys| self.kernel_routes.wanted(keys));
+        let lines = wanted.filter_map(|key| {
+            let subject = Notice::subject(&self.kernel_routes.op(key.clone()));
+            Some(format!("{subject}: {}", self.rivals.of(key)?))
+        });
+        lines.chain(self.rivals.rest())
     }
 
     /// Tries again what failed on an interface.
@@ -497,7 +515,15 @@ impl Tables {
             view::Kind::Neighbours => rows.of(self.neighbours.entries()),
             view::Kind::Fdb => rows.of(self.fdb.entries()),
             view::Kind::BpfRoutes => rows.of(self.bpf_v4.entries().chain(self.bpf_v6.entries())),
-            view::Kind::KernelRoutes => rows.of(self.routes().into_iter().flat_map(Table::entries)),
+            view::Kind::KernelRoutes => {
+                let entries = self.routes().into_iter().flat_map(Table::entries);
+                rows.of(entries.map(|mut entry| {
+                    if entry.reason.is_none() {
+                        entry.reason = self.rivals.of(entry.key).map(Reason::Foreign);
+                    }
+                    entry
+                }))
+            }
             view::Kind::Rules => rows.of(self.rules.entries()),
             view::Kind::Endpoints => rows.of(self.endpoints.entries()),
             view::Kind::Attachments => rows.of(self.attachments.entries()),

@@ -92,6 +92,8 @@ pub(super) struct Node {
     obstacles: Journal,
     /// What others undo again and again.
     contested: Journal,
+    /// What of others may count in place of routes that are ours.
+    rivals: Journal,
     /// What could not be done, by what it is about.
     failing: BTreeMap<String, String>,
     /// Why there is no lease, once it is known.
@@ -139,6 +141,7 @@ impl Node {
             datastore_problems: Journal::new("datastore: "),
             obstacles: Journal::new(""),
             contested: Journal::new(""),
+            rivals: Journal::new(""),
             failing: BTreeMap::new(),
             helper_problem: None,
             status,

@@ -12,14 +12,14 @@ use std::{
     ops::Range,
 };
 
-use ipc_proto::{KernelRoute, Observed, OpError, RouteKey, Table};
+use ipc_proto::{KernelRoute, Observed, OpError, Rival, Rivals, RouteKey, Table};
 use ipnet::IpNet;
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
 use self::{
     known::{Known, Reading},
-    rivals::Rivals,
+    rivals::Search,
 };
 use super::{
     kernel,
@@ -37,7 +37,19 @@ type Outcome = Result<(), OpError>;
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     known: Known,
-    rivals: Rivals,
+}
+
+/// What is kept of a report.
+enum Kept {
+    /// A route of ours, where its body is, and the rival that was found with it.
+    Ours(
+        Range<usize>,
+        RouteKey,
+        Option<KernelRoute>,
+        Option<Box<Rival>>,
+    ),
+    /// Another program's, which has the prefix of one of ours.
+    Rival(Box<Rival>),
 }
 
 /// A route that was looked up.
@@ -237,7 +249,7 @@ impl Routes {
         Some(Request::delete_route(route::deletion(body)))
     }
 
-    /// Gives all that is ours to `sink`, and remembers it.
+    /// Gives all that is ours to `sink`, and remembers it; returns what of others may count in its place.
     ///
     /// # Errors
     ///
@@ -246,34 +258,44 @@ impl Routes {
         &mut self,
         kernel: &mut Kernel<'_>,
         sink: &mut impl FnMut(Observed),
-    ) -> Result<(), Errno> {
+    ) -> Result<Rivals, Errno> {
         let mut reading = Reading::default();
-        self.rivals.begin();
+        let mut search = Search::default();
         let tables: Vec<Table> = kernel.policy.tables().map(|(table, _)| table).collect();
         for (table, ipv6) in tables
             .into_iter()
             .flat_map(|table| [(table, false), (table, true)])
         {
             let (policy, links) = (kernel.policy, kernel.links);
-            let rivals = &mut self.rivals;
-            let ours = kernel.dump(table, ipv6, |report| {
+            let all = kernel.dump(table, ipv6, |report| {
                 let standing = report.standing(policy, links);
-                rivals.see(&report.key, standing.ours, report.body, |body| {
+                let rival = search.see(&report.key, standing.ours, report.body, |body| {
                     let other = Report::read(body, policy);
                     other.map_or_else(String::new, |other| other.describe(links))
                 });
-                standing
-                    .ours
-                    .then(|| (reading.keep(report.body), report.key, standing.route))
+                if standing.ours {
+                    let body = reading.keep(report.body);
+                    Some(Kept::Ours(body, report.key, standing.route, rival))
+                } else {
+                    rival.map(Kept::Rival)
+                }
             })?;
-            for (body, key, route) in ours {
-                reading.push(key.clone(), body);
-                sink(Observed::KernelRoute(key, route));
+            for kept in all {
+                let rival = match kept {
+                    Kept::Ours(body, key, route, rival) => {
+                        reading.push(key.clone(), body);
+                        sink(Observed::KernelRoute(key, route));
+                        rival
+                    }
+                    Kept::Rival(rival) => Some(rival),
+                };
+                if let Some(rival) = rival {
+                    search.keep(*rival);
+                }
             }
         }
-        self.rivals.end();
         self.known.replace(reading);
-        Ok(())
+        Ok(search.end())
     }
 }
 

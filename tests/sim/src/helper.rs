@@ -417,6 +417,7 @@ fn kind(item: &Observed) -> Option<Many> {
         | Observed::Endpoint(..)
         | Observed::Attachment(_)
         | Observed::Rule(_)
-        | Observed::AsKnown(_) => None,
+        | Observed::AsKnown(_)
+        | Observed::Rivals(_) => None,
     }
 }

@@ -74,3 +74,53 @@ fn what_others_do_elsewhere_is_not_read() {
         assert_eq!(differing(&before, &node.kernel_state()), "");
     });
 }
+
+#[test]
+fn another_programs_route_that_wins_over_ours_is_told_until_it_is_gone() {
+    test(
+        "others::another_programs_route_that_wins_over_ours_is_told_until_it_is_gone",
+        |world| {
+            let [node, _] = &world.nodes;
+            let before = node.kernel_state();
+            let settled = || {
+                node.cairnctl("resync").output().unwrap();
+                node.converged();
+                let diff = node.cairnctl("diff").output().unwrap();
+                let diff = String::from_utf8(diff.stdout).unwrap();
+                (node.problems().unwrap(), diff)
+            };
+            let pod = node.netns.run("ip route show 10.244.1.2");
+            assert!(pod.contains("metric 1024"), "{pod}");
+            for (metric, effect) in [
+                (1023, "another program's route wins"),
+                (1024, "another program's route is beside it"),
+            ] {
+                let way = format!("10.244.1.2 dev eth0 proto static metric {metric}");
+                node.netns.run(&format!("ip route append {way}"));
+                let (problems, diff) = settled();
+                assert!(
+                    matches!(&problems[..], [problem] if problem.contains(effect)),
+                    "{problems:?}"
+                );
+                let lines: Vec<&str> = diff.lines().skip(1).collect();
+                assert!(
+                    matches!(lines[..], [line] if line.contains("10.244.1.2/32")
+                        && line.contains(&format!("foreign: {effect}"))
+                        && line.contains(&format!("metric {metric} protocol 4 dev eth0"))),
+                    "{diff}"
+                );
+                let both = node.netns.run("ip route show 10.244.1.2");
+                assert_eq!(both.lines().count(), 2, "{both}");
+                let routes = node.cairnctl("routes --kernel").output().unwrap();
+                let routes = String::from_utf8(routes.stdout).unwrap();
+                assert!(routes.contains(&format!("foreign: {effect}")), "{routes}");
+
+                node.netns.run(&format!("ip route del {way}"));
+                let (problems, diff) = settled();
+                assert!(problems.is_empty(), "{problems:?}");
+                assert!(diff.starts_with("all is as it should be"), "{diff}");
+            }
+            is_again(node, &before);
+        },
+    );
+}

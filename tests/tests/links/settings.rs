@@ -96,16 +96,44 @@ fn birds_routes_stay_on_the_link_of_a_workload_that_is_its_peer() {
                 let line = format!("ip route add {prefix} dev {link} proto {protocol}");
                 node.netns.run(&line);
             };
+            node.netns.run("ip nexthop add id 88 dev cali-cart");
+            let odd = [
+                "10.88.3.0/24 dev cali-cart proto bird advmss 1200",
+                "10.88.4.0/24 dev cali-cart proto bird realm 7",
+                "10.88.5.0/24 nhid 88 proto bird",
+                "10.88.6.0/24 proto bird nexthop dev cali-cart weight 3 \
+                 nexthop via 10.88.0.9 dev cali-cart onlink",
+                "10.88.7.0/24 dev cali-cart scope host proto bird",
+                "tos 0x10 10.88.8.0/24 dev cali-cart proto bird",
+                "fd00:88::/64 dev cali-cart proto bird hoplimit 9",
+            ];
+            for route in odd {
+                node.netns.run(&format!("ip route add {route}"));
+            }
+            // One way of it leads to a workload that is no peer.
+            node.netns.run(
+                "ip route add 10.88.9.0/24 proto bird nexthop dev cali-cart \
+                 nexthop dev cali-frontend",
+            );
             add("10.88.0.0/24", "cali-cart", "bird");
             add("10.88.1.0/24", "cali-frontend", "bird");
             add("10.88.2.0/24", "cali-cart", "static");
-            lacks(node, "ip route show", &["10.88.1.0", "10.88.2.0"]);
-            node.converged();
-            shows(
+            lacks(
                 node,
                 "ip route show",
-                &["10.88.0.0/24 dev cali-cart proto bird"],
+                &["10.88.1.0", "10.88.2.0", "10.88.9.0"],
             );
+            node.converged();
+            let left = node.netns.run("ip route show") + &node.netns.run("ip -6 route show");
+            for prefix in (3..9).map(|number| format!("10.88.{number}.0/24")) {
+                assert!(left.contains(&prefix), "{prefix}: {left}");
+            }
+            assert!(left.contains("fd00:88::/64"), "{left}");
+            assert!(
+                left.contains("10.88.0.0/24 dev cali-cart proto bird"),
+                "{left}"
+            );
+            // It is no peer's any more.
             std::fs::remove_file(&document).unwrap();
             is_again(node, &before);
         },

@@ -59,8 +59,14 @@ fn what_is_as_known_is_not_sent_and_what_others_have_changed_is() {
                     Observed::AsKnown(many) => Some(*many),
                     _ => None,
                 });
-                (as_known.collect::<Vec<_>>(), are(&items))
+                let as_known: Vec<Many> = as_known.collect();
+                let rivals = items
+                    .iter()
+                    .filter(|item| matches!(item, Observed::Rivals(_)));
+                assert_eq!(rivals.count(), 1, "whatever is left out");
+                (as_known, are(&items))
             };
+            shell("ip route append 10.1.8.0/24 via 192.0.2.7 dev eth0 proto bird");
             let all = [Many::KernelRoutes, Many::BpfV4, Many::BpfV6];
             assert_eq!(read(&mut calc).await, (all.to_vec(), [0, 0]));
             // The number of routes stays.

@@ -163,44 +163,73 @@ fn routes_of_a_former_protocol_are_replaced_and_swept() {
 }
 
 #[test]
-fn another_programs_sibling_under_our_key_stays_and_is_told_once() {
+fn another_programs_routes_of_our_prefixes_stay_and_are_told() {
     test(
-        "ownership::another_programs_sibling_under_our_key_stays_and_is_told_once",
+        "ownership::another_programs_routes_of_our_prefixes_stay_and_are_told",
         || async {
             shell(WORLD);
             shell("ip link add cali2 type veth peer name pod2; ip link set cali2 up");
             let helper = Helper::start("uplinks = [\"eth0\"]\nremove_external_routes = false\n");
             let mut calc = helper.connect().await;
             calc.hello().await;
-            for (number, add) in [(7, "append"), (8, "prepend")] {
-                let host = format!("10.1.0.{number}/32");
-                let ours = set((key(&host, 1024), out("cali1", None, Protocol::Device)));
-                calc.must_apply([ours]).await;
+            let foreign = [
+                // Beside ours, after it or before it.
+                ("append", "10.1.0.7/32", "metric 1024"),
+                ("prepend", "10.1.0.8/32", "metric 1024"),
+                ("append", "fd00:1::7/128", "metric 1024"),
+                // Before ours.
+                ("append", "10.1.0.9/32", "metric 1023"),
+                ("append", "10.1.0.10/32", "tos 0x10 metric 2000"),
+                ("append", "fd00:1::9/128", "metric 9"),
+                // After ours, where it takes no packet.
+                ("append", "10.1.0.11/32", "metric 1025"),
+                ("append", "fd00:1::b/128", "metric 1025"),
+                // Apart from ours.
+                ("append", "10.1.0.0/24", "metric 1"),
+            ];
+            let host = |prefix: &str| prefix.ends_with("/32") || prefix.ends_with("/128");
+            for (add, prefix, rest) in foreign {
+                if host(prefix) {
+                    let ours = set((key(prefix, 1024), out("cali1", None, Protocol::Device)));
+                    calc.must_apply([ours]).await;
+                }
                 shell(&format!(
-                    "ip route {add} {host} dev cali2 proto static metric 1024"
+                    "ip route {add} {prefix} dev cali2 proto static {rest}"
                 ));
             }
-            let both = shell("ip route show 10.1.0.0/24; ip route show root 10.1.0.0/24");
-            assert_eq!(both.matches("cali2 proto static").count(), 2, "{both}");
+            let all = || shell("ip -4 route show table all; ip -6 route show table all");
+            let both = all();
+            assert_eq!(both.matches("dev cali2 proto static").count(), 9, "{both}");
             for _ in 0..2 {
                 let read = calc.read().await;
-                let ours = read
-                    .iter()
-                    .filter(|item| matches!(item, Observed::KernelRoute(..)));
-                assert_eq!(ours.count(), 2, "{read:?}");
+                let is_route = |item: &&Observed| matches!(item, Observed::KernelRoute(..));
+                assert_eq!(read.iter().filter(is_route).count(), 8, "{read:?}");
+                let rivals = read.iter().find_map(|item| {
+                    let Observed::Rivals(rivals) = item else {
+                        return None;
+                    };
+                    Some(rivals)
+                });
+                let told = rivals.unwrap().told.iter();
+                let mut told: Vec<_> = told
+                    .map(|rival| (rival.key.prefix.to_string(), rival.key.metric))
+                    .collect();
+                told.sort();
+                let expected = [
+                    ("10.1.0.10/32", 2000),
+                    ("10.1.0.7/32", 1024),
+                    ("10.1.0.8/32", 1024),
+                    ("10.1.0.9/32", 1023),
+                    ("fd00:1::7/128", 1024),
+                    ("fd00:1::9/128", 9),
+                ];
+                let expected = expected.map(|(prefix, metric)| (prefix.to_owned(), metric));
+                assert_eq!(told, expected);
+                for rival in &rivals.unwrap().told {
+                    assert_eq!(rival.way, "protocol 4 dev cali2");
+                }
             }
-            let log = helper.log();
-            for number in [7, 8] {
-                let told = format!(
-                    "10.1.0.{number}/32 metric 1024: another program's route has this key as well: \
-                     protocol 4 dev cali2"
-                );
-                assert_eq!(log.matches(&told).count(), 1, "{log}");
-            }
-            assert_eq!(
-                shell("ip route show 10.1.0.0/24; ip route show root 10.1.0.0/24"),
-                both
-            );
+            assert_eq!(all(), both);
         },
     );
 }

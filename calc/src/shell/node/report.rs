@@ -78,6 +78,7 @@ impl Node {
             .chain(datastore)
             .chain(failing)
             .chain(self.contested.lines())
+            .chain(self.rivals.lines())
             .chain(old_flows)
             .chain(rest)
             .chain(obstacles)
@@ -89,6 +90,7 @@ impl Node {
         let contested = self.reconciler.contested();
         self.contested
             .set(contested.map(|contested| contested.to_string()));
+        self.rivals.set(self.reconciler.rivals());
         let counts = self.reconciler.totals();
         let problems = self.problems(counts.held);
         let in_sync = !self.news.input

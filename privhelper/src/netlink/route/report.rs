@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, net::IpAddr};
 
-use ipc_proto::{Hop, KernelRoute, Link, LinkRole, RouteKey, RouteKind};
+use ipc_proto::{Hop, KernelRoute, Link, LinkRole, Protocol, RouteKey, RouteKind};
 use ipnet::IpNet;
 use libc::{
     RT_SCOPE_UNIVERSE, RTA_CACHEINFO, RTA_DST, RTA_GATEWAY, RTA_METRICS, RTA_MULTIPATH, RTA_OIF,
@@ -30,6 +30,9 @@ const ONLINK: u8 = 4;
 /// Where `struct rta_cacheinfo` has the time that is left.
 const EXPIRES: usize = 8;
 
+/// How many ways out are described.
+const MAX_WAYS: usize = 4;
+
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(in super::super) struct Report<'a> {
@@ -56,7 +59,7 @@ pub(in super::super) struct Report<'a> {
 pub(in super::super) struct Standing {
     /// Whether it is ours.
     pub(in super::super) ours: bool,
-    /// What it does, if a request could have made it.
+    /// What it does, if a request could have made it, or, of BIRD's, where it leads.
     pub(in super::super) route: Option<KernelRoute>,
 }
 
@@ -134,12 +137,15 @@ impl<'a> Report<'a> {
     pub(in super::super) fn standing(&self, policy: &Policy, links: &Links) -> Standing {
         self.found(links, |found| {
             let route = || {
+                let protocol = policy.protocol_of(found);
+                // No request asks for BIRD's, so what counts is only where they lead.
+                let exact = protocol != Protocol::Bird;
                 let kind = self
-                    .kind(links)
-                    .filter(|kind| !self.odd && self.fits(kind))?;
+                    .kind(links, exact)
+                    .filter(|kind| !exact || !self.odd && self.fits(kind))?;
                 Some(KernelRoute {
                     kind,
-                    protocol: policy.protocol_of(found),
+                    protocol,
                     source: self.source,
                     mtu: self.mtu,
                 })
@@ -183,9 +189,16 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// Describes it to the operator.
+    /// Describes it to the operator, in a few hundred characters at most.
     pub(in super::super) fn describe(&self, links: &Links) -> String {
         let mut text = format!("protocol {}", self.protocol);
+        text.push_str(match self.kind {
+            RTN_BLACKHOLE => " blackhole",
+            RTN_PROHIBIT => " prohibit",
+            RTN_UNREACHABLE => " unreachable",
+            RTN_THROW => " throw",
+            _ => "",
+        });
         let one = match (self.via, self.oif.filter(|_| !refuses(self.kind))) {
             (None, None) => None,
             way => Some(way),
@@ -193,7 +206,11 @@ impl<'a> Report<'a> {
         let many = hops(self.hops.unwrap_or_default());
         let many = many.map(|hop| (gateway(hop.attributes), Some(hop.index)));
         let mut comma = "";
-        for (via, index) in one.into_iter().chain(many) {
+        for (number, (via, index)) in one.into_iter().chain(many).enumerate() {
+            if number == MAX_WAYS {
+                text.push_str(" and others");
+                break;
+            }
             text.push_str(comma);
             comma = ",";
             if let Some(via) = via {
@@ -222,8 +239,9 @@ impl<'a> Report<'a> {
             || matches!(self.key.prefix, IpNet::V6(_)) && self.scope == RT_SCOPE_UNIVERSE
     }
 
-    /// Reads what it does; none if no request asks for that.
-    fn kind(&self, links: &Links) -> Option<RouteKind> {
+    /// Reads what it does; none if no request asks for that, or, unless that is to be `exact`, for
+    /// anything that leads there.
+    fn kind(&self, links: &Links, exact: bool) -> Option<RouteKind> {
         let link = |index| -> Option<Link> { Some(links.by_index(index)?.link.clone()) };
         match (self.kind, self.hops) {
             (RTN_UNICAST, None) => Some(RouteKind::Unicast(Hop {
@@ -238,11 +256,12 @@ impl<'a> Report<'a> {
                         for attribute in attributes(hop.attributes) {
                             match attribute {
                                 (RTA_GATEWAY, value) if via.is_none() => via = Some(ip(value)?),
-                                _ => return None,
+                                _ if exact => return None,
+                                _ => {}
                             }
                         }
                         // All weights are equal if all are 1, which is 0 here.
-                        (hop.weight == 0).then_some(Hop {
+                        (!exact || hop.weight == 0).then_some(Hop {
                             link: link(hop.index)?,
                             via,
                             onlink: hop.flags & ONLINK != 0,

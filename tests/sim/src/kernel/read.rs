@@ -73,9 +73,8 @@ impl Kernel {
                 }
             }
         }
-        all.retain(|item| {
-            clear(item).is_none_or(|op| policy.check(Lane::State, op, links).is_ok())
-        });
+        let may_clear = |op| policy.check(Lane::State, op, links).is_ok();
+        all.retain(|item| clear(item).is_none_or(may_clear));
         all
     }
 }
@@ -173,10 +172,10 @@ fn read_route(
     (policy.owns(&found), read)
 }
 
-/// The request that would clear it; what cannot be cleared is not reported.
+/// The request that would clear it, if it is ours; what cannot be cleared is not reported.
 fn clear(item: &Observed) -> Option<Op> {
     Some(match item {
-        Observed::AsKnown(_) => return None,
+        Observed::AsKnown(_) | Observed::Rivals(_) => return None,
         Observed::Link(state) => Op::LinkSettings(state.link.clone(), None),
         Observed::LinkSettings(link, _) => Op::LinkSettings(link.clone(), None),
         Observed::TunnelDevice(tunnel, _) => Op::TunnelDevice(*tunnel, None),

@@ -194,7 +194,8 @@ impl Writer {
             | Reason::Grace
             | Reason::Flows
             | Reason::Unread
-            | Reason::LinkDown => None,
+            | Reason::LinkDown
+            | Reason::Foreign(_) => None,
         };
         let differing = self.differing_routes().into_iter();
         let failed = differing.filter_map(|(key, reason)| Some((key, why(reason)?)));
