@@ -4,8 +4,12 @@
 //! time costs the socket, and whoever asked is told so.
 
 use std::{
-    io,
-    sync::atomic::{AtomicU16, Ordering},
+    io, iter,
+    sync::{
+        atomic::{AtomicU16, Ordering},
+        mpsc,
+    },
+    thread,
 };
 
 use libc::{RTM_DELROUTE, RTM_NEWROUTE};
@@ -36,8 +40,15 @@ const READ: usize = 64 << 10;
 const HEADER: usize = 16;
 /// Seconds that the kernel has for an answer.
 const TIMEOUT: i64 = 10;
+/// How many datagrams are received before they are taken in.
+const AHEAD: usize = 8;
 /// How often a dump that was disturbed is started again.
 const DUMPS: u32 = 4;
+
+/// A message of the kernel's.
+type Answer<'a> = NetlinkBuffer<&'a [u8]>;
+/// Whether all was said that there is, or why not.
+type Taken = Result<bool, Errno>;
 
 /// The ports of these sockets are in a range of their own, which the kernel gives to nobody who does
 /// not ask for it: by its writer's port a change is known as the helper's.
@@ -187,11 +198,7 @@ impl<T> Dump<T> {
     }
 
     /// Takes in a message, and returns whether it was the last one.
-    fn take(
-        &mut self,
-        answer: &NetlinkBuffer<&[u8]>,
-        keep: impl FnOnce(u16, &[u8]) -> Option<T>,
-    ) -> Result<bool, Errno> {
+    fn take(&mut self, answer: &Answer<'_>, keep: impl FnOnce(u16, &[u8]) -> Option<T>) -> Taken {
         if answer.sequence_number() != self.sequence {
             return Ok(false);
         }
@@ -320,7 +327,8 @@ impl Requests {
             let flags = NLM_F_REQUEST | NLM_F_DUMP;
             let (kind, body) = (message.message_type(), body(message));
             append(&mut bytes, kind, flags, dump.sequence, &body);
-            self.exchange(&bytes, |answer| dump.take(answer, &mut keep))?;
+            let sequence = dump.sequence;
+            self.exchange_ahead(&bytes, sequence, |answer| dump.take(answer, &mut keep))?;
             if let Some(kept) = dump.end() {
                 return Ok(kept);
             }
@@ -360,32 +368,63 @@ impl Requests {
     fn exchange(
         &mut self,
         bytes: &[u8],
-        mut take: impl FnMut(&NetlinkBuffer<&[u8]>) -> Result<bool, Errno>,
+        mut take: impl FnMut(&Answer<'_>) -> Taken,
     ) -> Result<(), Errno> {
         if let Err(error) = self.socket.send(bytes, 0) {
             return Err(self.reopen(&error));
         }
         let mut buffer = Vec::with_capacity(READ);
         loop {
-            buffer.clear();
-            match self.socket.recv_from(&mut buffer, 0) {
-                // Only the kernel is answered to.
-                Ok((_, sender)) if sender.port_number() != 0 => continue,
+            let taken = receive(&self.socket, &mut buffer).and_then(|()| each(&buffer, &mut take));
+            match taken {
+                Ok(taken) if taken? => return Ok(()),
                 Ok(_) => {}
                 Err(error) => return Err(self.reopen(&error)),
             }
-            let mut rest = buffer.as_slice();
-            while !rest.is_empty() {
-                // What is cut off may have told of a failure.
-                let Ok(answer) = NetlinkBuffer::new_checked(rest) else {
-                    return Err(self.reopen(&Errno::EBADMSG.into()));
-                };
-                let length = usize::try_from(answer.length()).unwrap_or(usize::MAX);
-                if take(&NetlinkBuffer::new(rest.get(..length).unwrap_or(rest)))? {
-                    return Ok(());
+        }
+    }
+
+    /// The same for a dump with this number: a thread of its own receives, so that the kernel goes on
+    /// while what it has told is taken in.
+    fn exchange_ahead(
+        &mut self,
+        bytes: &[u8],
+        sequence: u32,
+        mut take: impl FnMut(&Answer<'_>) -> Taken,
+    ) -> Result<(), Errno> {
+        if let Err(error) = self.socket.send(bytes, 0) {
+            return Err(self.reopen(&error));
+        }
+        let socket = &self.socket;
+        let taken = thread::scope(|scope| {
+            let (sender, received) = mpsc::sync_channel::<io::Result<Vec<u8>>>(AHEAD);
+            let (emptied, empty) = mpsc::channel();
+            scope.spawn(move || {
+                loop {
+                    let empty = empty.try_recv();
+                    let mut buffer = empty.unwrap_or_else(|_| Vec::with_capacity(READ));
+                    let result = receive(socket, &mut buffer);
+                    let is_last = result.is_err() || has_end(&buffer, sequence);
+                    // Whoever has heard enough listens no more.
+                    if sender.send(result.map(|()| buffer)).is_err() || is_last {
+                        return;
+                    }
                 }
-                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+            });
+            for buffer in received {
+                let buffer = buffer?;
+                match each(&buffer, &mut take)? {
+                    Ok(false) => {}
+                    end => return Ok(end),
+                }
+                // All may have been received.
+                drop(emptied.send(buffer));
             }
+            Err(Errno::EBADMSG.into())
+        });
+        match taken {
+            Ok(taken) => taken.map(|_| ()),
+            Err(error) => Err(self.reopen(&error)),
         }
     }
 
@@ -404,6 +443,57 @@ impl Requests {
         self.sequence = first.wrapping_add(count);
         first
     }
+}
+
+/// Receives the kernel's next datagram; only the kernel is answered to.
+fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+    loop {
+        buffer.clear();
+        let (_, sender) = socket.recv_from(buffer, 0)?;
+        if sender.port_number() == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Hands each answer of a datagram to `take` until it says that it has all, or why not.
+///
+/// # Errors
+///
+/// If one is cut off: it may have told of a failure.
+fn each(datagram: &[u8], take: &mut impl FnMut(&Answer<'_>) -> Taken) -> io::Result<Taken> {
+    for answer in answers(datagram) {
+        match take(&answer?) {
+            Ok(false) => {}
+            end => return Ok(end),
+        }
+    }
+    Ok(Ok(false))
+}
+
+/// Returns whether a datagram has the end of a dump with this number, or cannot be read.
+fn has_end(datagram: &[u8], sequence: u32) -> bool {
+    let ends =
+        |answer: &Answer<'_>| answer.sequence_number() == sequence && outcome_of(answer).is_some();
+    answers(datagram).any(|answer| answer.is_err() || answer.is_ok_and(|answer| ends(&answer)))
+}
+
+/// Reads the answers of a datagram.
+fn answers(datagram: &[u8]) -> impl Iterator<Item = Result<Answer<'_>, Errno>> {
+    let mut rest = datagram;
+    iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let Ok(answer) = NetlinkBuffer::new_checked(rest) else {
+            rest = &[];
+            return Some(Err(Errno::EBADMSG));
+        };
+        let length = usize::try_from(answer.length()).unwrap_or(usize::MAX);
+        let whole = rest.get(..length).unwrap_or(rest);
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(Ok(NetlinkBuffer::new(whole)))
+    })
 }
 
 fn open() -> io::Result<Socket> {
@@ -447,7 +537,7 @@ fn append(bytes: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32, body: &[u8]
 }
 
 /// Returns what a message says of the end of a request, if it is of that sort.
-fn outcome_of(answer: &NetlinkBuffer<&[u8]>) -> Option<Result<(), Errno>> {
+fn outcome_of(answer: &Answer<'_>) -> Option<Result<(), Errno>> {
     if ![NLMSG_ERROR, NLMSG_DONE].contains(&answer.message_type()) {
         return None;
     }
