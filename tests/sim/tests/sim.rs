@@ -18,7 +18,7 @@ const RUNS_UNTIL_FOUND: u64 = 5_000;
 /// Fewer scripts may do too little by chance.
 const ENOUGH: u64 = 1_000;
 /// How often something must happen in a thousand scripts: half as often as it does, or less.
-const AT_LEAST: [(&str, u64); 38] = [
+const AT_LEAST: [(&str, u64); 40] = [
     ("acknowledgements late", 70),
     ("answers overdue", 30),
     ("applies put off", 500),
@@ -43,6 +43,8 @@ const AT_LEAST: [(&str, u64); 38] = [
     ("helper crashes", 360),
     ("helper died among writes", 140),
     ("killed by the watchdog", 90),
+    ("kinds read back as known", 2_000),
+    ("kinds read back otherwise than known", 240),
     ("links down", 360),
     ("links re-created", 250),
     ("links removed", 400),

@@ -28,10 +28,9 @@ fn what_is_as_known_is_not_sent_and_what_others_have_changed_is() {
             let items = calc.hello().await.1;
             let are = |items: &[Observed]| {
                 [false, true].map(|bpf| {
-                    let is = |item: &&Observed| match item {
-                        Observed::BpfRoute(..) => bpf,
-                        Observed::KernelRoute(..) => !bpf,
-                        _ => false,
+                    let is = |item: &&Observed| {
+                        matches!(item, Observed::BpfRoute(..) if bpf)
+                            || matches!(item, Observed::KernelRoute(..) if !bpf)
                     };
                     items.iter().filter(is).count()
                 })
@@ -55,11 +54,12 @@ fn what_is_as_known_is_not_sent_and_what_others_have_changed_is() {
             let read = async |calc: &mut Calc| {
                 let pages = calc.pages::<Vec<Observed>>(known).await.1;
                 let items: Vec<Observed> = pages.into_iter().flatten().collect();
-                let as_known = items.iter().filter_map(|item| match item {
-                    Observed::AsKnown(many) => Some(*many),
-                    _ => None,
-                });
-                let as_known: Vec<Many> = as_known.collect();
+                let mut as_known = Vec::new();
+                for item in &items {
+                    if let Observed::AsKnown(many) = item {
+                        as_known.push(*many);
+                    }
+                }
                 let rivals = items
                     .iter()
                     .filter(|item| matches!(item, Observed::Rivals(_)));
