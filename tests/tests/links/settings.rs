@@ -56,7 +56,12 @@ fn routes_outlive_the_address_that_they_name_as_their_source_being_made_again() 
         "settings::routes_outlive_the_address_that_they_name_as_their_source_being_made_again",
         |world| {
             let [node, _] = &world.nodes;
+            let without = node.kernel_state();
             node.netns.run("ip address add 10.9.9.9/32 dev eth0");
+            eventually("the address is heard of", || {
+                let now = node.kernel_state();
+                (now != without).then_some(()).ok_or(now)
+            });
             felix(node, "deviceRouteSourceAddress: 10.9.9.9");
             shows(node, "ip route show 10.244.2.0/26", &["src 10.9.9.9"]);
             node.converged();
