@@ -276,6 +276,8 @@ impl Reconciler {
                     self.bgp_peers = links;
                     // Others of its routes are not to be known from here on.
                     self.handle(now, Input::Resync);
+                    self.tables
+                        .doubt_routes_that(|route| is_birds(route, &self.bgp_peers));
                 }
             }
             Input::Connected => self.restart(Peer::Fresh),
@@ -578,15 +580,9 @@ impl Reconciler {
         }
         if !self.bgp_peers.is_empty() {
             let peers = &self.bgp_peers;
-            let is_birds = |route: &KernelRoute| {
-                let hops = hops(route);
-                route.protocol == Protocol::Bird
-                    && !hops.is_empty()
-                    && hops.iter().all(|hop| peers.contains(&hop.link))
-            };
-            let is_ours =
-                |(_, route): &(_, Option<KernelRoute>)| !route.as_ref().is_some_and(is_birds);
-            reading.kernel_routes.retain(is_ours);
+            reading.kernel_routes.retain(|(_, route)| {
+                !route.as_ref().is_some_and(|route| is_birds(route, peers))
+            });
         }
         self.flows.observed(&reading);
         self.grace.all(now, &reading.links);
@@ -711,4 +707,12 @@ impl Reconciler {
             self.notices.push_back(Notice::More(more));
         }
     }
+}
+
+/// Returns whether a route is BIRD's own: it leads to nobody but its `peers`.
+fn is_birds(route: &KernelRoute, peers: &BTreeSet<Link>) -> bool {
+    let hops = hops(route);
+    route.protocol == Protocol::Bird
+        && !hops.is_empty()
+        && hops.iter().all(|hop| peers.contains(&hop.link))
 }

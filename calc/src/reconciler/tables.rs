@@ -234,14 +234,19 @@ impl Tables {
             addresses,
             ..
         } = doubt;
-        self.kernel_routes.doubt(&Actual::Wrong, |_, route| {
-            route.is_some_and(|route| {
-                *hung && uses(route, link)
-                    || route
-                        .source
-                        .is_some_and(|source| addresses.contains(&source))
-            })
+        self.doubt_routes_that(|route| {
+            *hung && uses(route, link)
+                || route
+                    .source
+                    .is_some_and(|source| addresses.contains(&source))
         });
+    }
+
+    /// Has the routes that are as `is_meant` says in doubt until they are read or set.
+    pub(super) fn doubt_routes_that(&mut self, is_meant: impl Fn(&KernelRoute) -> bool) {
+        let is_meant = |route: Option<&KernelRoute>| route.is_some_and(&is_meant);
+        self.kernel_routes
+            .doubt(&Actual::Wrong, |_, route| is_meant(route));
     }
 
     /// Returns whether anything is known to hang on an interface that has it in its key.

@@ -89,3 +89,40 @@ fn what_failed_and_what_nobody_wants_is_tried_again_after_it_was_read_as_known()
     bench.answer(as_known());
     assert_eq!(bench.ops(), [bpf(1, Some(2))]);
 }
+
+#[test]
+fn birds_routes_that_were_read_before_its_peers_were_known_are_read_again() {
+    let Op::KernelRoute(key, Some(route)) = route(true) else {
+        panic!("a route is a route");
+    };
+    let protocol = Protocol::Bird;
+    let birds = Observed::KernelRoute(key, Some(KernelRoute { protocol, ..route }));
+    let read = || vec![Observed::Link(state(7, true)), birds.clone()];
+    let as_known = || {
+        let known = Observed::AsKnown(Many::KernelRoutes);
+        vec![Observed::Link(state(7, true)), known]
+    };
+    for under_way in [false, true] {
+        // The kernel is read before the datastore, and nobody wants them.
+        let mut bench = Bench::starting();
+        bench.calc = Reconciler::default().with_grace(Duration::ZERO);
+        bench.connect(read());
+        if under_way {
+            bench.handle(Input::Resync);
+            assert!(bench.greet().kernel_routes.is_some());
+        }
+        bench.handle(Input::BgpPeers([link(7)].into()));
+        bench.handle(Input::InSync { complete: true });
+        if under_way {
+            bench.answer(as_known());
+        }
+        assert_eq!(bench.greet().kernel_routes, None);
+        bench.answer(read());
+        if under_way {
+            // The one that was asked for meanwhile.
+            bench.welcome(read());
+        }
+        assert_eq!(bench.ops(), []);
+        assert!(bench.calc.is_in_sync());
+    }
+}
