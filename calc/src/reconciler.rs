@@ -580,9 +580,9 @@ impl Reconciler {
         }
         if !self.bgp_peers.is_empty() {
             let peers = &self.bgp_peers;
-            reading.kernel_routes.retain(|(_, route)| {
-                !route.as_ref().is_some_and(|route| is_birds(route, peers))
-            });
+            reading
+                .kernel_routes
+                .retain(|(_, route)| !route.as_ref().is_some_and(|route| is_birds(route, peers)));
         }
         self.flows.observed(&reading);
         self.grace.all(now, &reading.links);

@@ -1,7 +1,11 @@
 //! What the configuration of the node leaves to others, or has removed.
 
 use super::{felix, is_again, lacks, shows, test};
-use tests::{netns::shell, wait::eventually, world::Node};
+use tests::{
+    netns::shell,
+    wait::eventually,
+    world::{Node, Process},
+};
 
 /// Returns what `cairnctl` prints.
 fn cairnctl(node: &Node, arguments: &str) -> String {
@@ -79,7 +83,7 @@ fn birds_routes_stay_on_the_link_of_a_workload_that_is_its_peer() {
     test(
         "settings::birds_routes_stay_on_the_link_of_a_workload_that_is_its_peer",
         |world| {
-            let [node, _] = &world.nodes;
+            let [node, _] = &mut world.nodes;
             let before = node.kernel_state();
             node.edit(
                 "workloads.yaml",
@@ -138,6 +142,13 @@ fn birds_routes_stay_on_the_link_of_a_workload_that_is_its_peer() {
                 left.contains("10.88.0.0/24 dev cali-cart proto bird"),
                 "{left}"
             );
+            // Another calc may read them before it knows the peer.
+            for _ in 0..3 {
+                node.kill(&[Process::Calc]);
+                node.converged();
+                let still = node.netns.run("ip route show") + &node.netns.run("ip -6 route show");
+                assert_eq!(still, left);
+            }
             // It is no peer's any more.
             std::fs::remove_file(&document).unwrap();
             is_again(node, &before);
