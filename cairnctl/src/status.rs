@@ -1,5 +1,7 @@
 //! `status`: what the processes say of themselves, and which of them do not.
 
+use std::iter;
+
 use serde_json::{Map, Value, json};
 use zbus::{OwnedVariant, Variant};
 
@@ -29,15 +31,29 @@ pub(crate) fn text(answers: &Answers) -> String {
         match answer {
             Err(error) => format!("{name}: not reachable: {error}\n"),
             Ok(properties) => {
-                let row = |(name, value): (&String, &OwnedVariant)| {
-                    vec![format!("  {name}"), shown(name, value)]
-                };
-                let rows: Vec<_> = properties.iter().map(row).collect();
+                let rows: Vec<_> = properties.iter().flat_map(rows).collect();
                 format!("{name}:\n{}", table::align(&rows))
             }
         }
     };
     answers.iter().map(process).collect()
+}
+
+/// Returns the lines of a property: one each, where it is several sentences.
+fn rows((name, value): (&String, &OwnedVariant)) -> Vec<Vec<String>> {
+    let lines = if let Variant::Array(values) = &**value
+        && !values.is_empty()
+    {
+        values
+            .iter()
+            .map(|value| table::text(&cell(value)))
+            .collect()
+    } else {
+        vec![shown(name, value)]
+    };
+    let names = iter::once(format!("  {name}")).chain(iter::repeat(String::new()));
+    let row = |(name, line)| vec![name, line];
+    names.zip(lines).map(row).collect()
 }
 
 /// Renders for a program.
@@ -139,7 +155,8 @@ privhelper: not reachable: no answer at /run/cairn/privhelper.sock within 5 s: i
 calc:
   InSync       yes
   Incarnation  18446744073709551615
-  Problems     a,b
+  Problems     a
+               b
 "
         );
     }

@@ -207,6 +207,8 @@ pub struct Reconciler {
     next_id: u64,
     /// How often a lease was asked for.
     hellos: u64,
+    /// How often the kernel was read back.
+    resyncs: u64,
     telling: Telling,
 }
 
@@ -463,6 +465,12 @@ impl Reconciler {
         self.flows.overdue()
     }
 
+    /// Returns how often the kernel was read back; a reading that was overtaken does not count.
+    #[must_use]
+    pub fn resyncs(&self) -> u64 {
+        self.resyncs
+    }
+
     /// Returns whether the helper can be reached and has granted a lease.
     #[must_use]
     pub fn is_connected(&self) -> bool {
@@ -574,6 +582,7 @@ impl Reconciler {
             self.peer = Peer::Fresh;
             return;
         }
+        self.resyncs += 1;
         if !self.tables.syncs_routes() {
             reading.kernel_routes = All::default();
             reading.rivals = Rivals::default();

@@ -65,7 +65,6 @@ pub(super) struct Node {
     /// answer before it would have them ask for, and tell, what does not follow from all that they know.
     links: Vec<LinkEvent>,
     applies: u64,
-    resyncs: u64,
     /// How often somebody has asked for a reading,
     asked: u64,
     /// as of the last one that was begun,
@@ -126,7 +125,6 @@ impl Node {
             news: News::default(),
             links: Vec::new(),
             applies: 0,
-            resyncs: 0,
             asked: 0,
             begun: 0,
             answered: 0,
@@ -196,13 +194,9 @@ impl Node {
                 Input::Disconnected
             }
             dataplane::Event::Welcome(welcome, reading) => {
-                if self.helper_problem.take().is_some() || self.resyncs == 0 {
+                if self.helper_problem.take().is_some() || self.reconciler.resyncs() == 0 {
                     tracing::info!("the helper has granted a lease");
                 }
-                self.resyncs += 1;
-                self.answered = self.begun;
-                self.read = Some(now);
-                self.refresh.restart(now);
                 // What was heard before is older than what was read.
                 self.hear_links(now);
                 self.calculator.handle(Event::Links(reading.links.clone()));
@@ -220,7 +214,13 @@ impl Node {
         if !matches!(input, Input::Ack(_) | Input::Flushed(_)) {
             self.hear_links(now);
         }
+        let resyncs = self.reconciler.resyncs();
         self.reconciler.handle(now, input);
+        if self.reconciler.resyncs() > resyncs {
+            self.answered = self.begun;
+            self.read = Some(now);
+            self.refresh.restart(now);
+        }
     }
 
     /// Takes in a request of the face.

@@ -67,6 +67,7 @@ fn what_is_in_doubt_since_it_was_known_is_read() {
         bench.handle(Input::Link(LinkEvent::Set(state(7, up))));
     }
     bench.answer(as_known());
+    assert_eq!(bench.calc.resyncs(), 1, "it counts for nothing");
     assert_eq!(bench.greet().kernel_routes, None);
     bench.answer(vec![
         Observed::Link(state(7, true)),

@@ -147,7 +147,7 @@ impl Node {
             tracing::error!("{error}");
         }
         // Before the first lease, no interface is known.
-        if self.resyncs > 0 {
+        if self.reconciler.resyncs() > 0 {
             self.obstacles.set(self.calculator.obstacles());
         }
         // While an obstacle hides what a device is made of, it is no leftover.

@@ -106,7 +106,7 @@ impl Node {
             desired: counts.desired,
             pending: counts.pending,
             held: counts.held + counts.contested,
-            resyncs: self.resyncs,
+            resyncs: self.reconciler.resyncs(),
             answered: self.answered,
             read: self.read,
             datastore: self.standing,
