@@ -27,7 +27,7 @@ use std::{
 
 use ipc_proto::{
     Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Known, Lane, Lease, Link, LinkEvent,
-    Many, Op, OpError, Protocol, Rivals, Step, Welcome,
+    Many, Op, OpError, Protocol, Rivals, RouteKey, Step, Welcome,
     view::{self, Row},
 };
 use ipnet::IpNet;
@@ -188,6 +188,8 @@ pub struct Reconciler {
     devices: Devices,
     grace: Grace,
     bgp_peers: BTreeSet<Link>,
+    /// BIRD's routes to those, as they were read.
+    birds_own: All<RouteKey, KernelRoute>,
     readings: Readings,
     flows: Flows,
     peer: Peer,
@@ -276,6 +278,7 @@ impl Reconciler {
             Input::BgpPeers(links) => {
                 if self.bgp_peers != links {
                     self.bgp_peers = links;
+                    self.birds_own.clear();
                     // Others of its routes are not to be known from here on.
                     self.handle(now, Input::Resync);
                     self.tables
@@ -358,7 +361,14 @@ impl Reconciler {
     fn hello(&mut self) -> Output {
         self.peer = Peer::Greeting;
         self.hellos = self.hellos.wrapping_add(1);
-        Output::Hello(self.tables.known(self.hellos))
+        let mut known = self.tables.known(self.hellos);
+        // The helper does not know whose they are.
+        if let Some(sum) = &mut known.kernel_routes {
+            for (key, route) in &self.birds_own {
+                sum.add(known.seed, key, route.as_ref());
+            }
+        }
+        Output::Hello(known)
     }
 
     /// Returns the lease if anything may be written, and whether no change is in flight.
@@ -587,15 +597,17 @@ impl Reconciler {
             reading.kernel_routes = All::default();
             reading.rivals = Rivals::default();
         }
-        if !self.bgp_peers.is_empty() {
+        let routes_as_known = reading.as_known.contains(&Many::KernelRoutes);
+        if !routes_as_known {
             let peers = &self.bgp_peers;
-            reading
-                .kernel_routes
-                .retain(|(_, route)| !route.as_ref().is_some_and(|route| is_birds(route, peers)));
+            let is_birds = |(_, route): &mut (_, Option<KernelRoute>)| {
+                route.as_ref().is_some_and(|route| is_birds(route, peers))
+            };
+            let birds = reading.kernel_routes.extract_if(.., is_birds);
+            self.birds_own = birds.collect();
         }
         self.flows.observed(&reading);
         self.grace.all(now, &reading.links);
-        let routes_as_known = reading.as_known.contains(&Many::KernelRoutes);
         let spared = if routes_as_known {
             let strays = || self.tables.stray_routes();
             self.grace

@@ -54,8 +54,8 @@ impl fmt::Display for Notice {
                     .map(|(kind, count)| format!("{count} {}", kind.name()));
                 write!(
                     f,
-                    "others have changed what is kept here, and it is put right: {} (see who does it: \
-                     ip monitor all)",
+                    "others have changed what is kept here: {} (cairnctl diff has what is not put right \
+                     yet; see who does it: ip monitor all)",
                     counts.collect::<Vec<_>>().join(", ")
                 )
             }

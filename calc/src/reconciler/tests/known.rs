@@ -127,3 +127,53 @@ fn birds_routes_that_were_read_before_its_peers_were_known_are_read_again() {
         assert!(bench.calc.is_in_sync());
     }
 }
+
+#[test]
+fn birds_routes_to_its_peers_are_known_and_nobody_elses_business() {
+    let Op::KernelRoute(key, Some(own)) = route(true) else {
+        panic!("a route is a route");
+    };
+    let prefix = "10.8.0.0/16".parse().unwrap();
+    let birds = Observed::KernelRoute(
+        RouteKey::new(Table::Main, prefix, 0),
+        Some(KernelRoute {
+            protocol: Protocol::Bird,
+            ..own.clone()
+        }),
+    );
+    let ours = Observed::KernelRoute(key, Some(own));
+    let link_state = Observed::Link(state(7, true));
+    let mut bench = Bench::starting();
+    bench.handle(Input::BgpPeers([link(7)].into()));
+    bench.handle(Input::InSync { complete: true });
+    bench.want(&route(true));
+    bench.connect(vec![link_state.clone(), ours.clone(), birds.clone()]);
+    assert_eq!(bench.ops(), []);
+    for _ in 0..2 {
+        bench.handle(Input::Resync);
+        let known = bench.greet();
+        let mut sum = Sum::default();
+        for item in [&birds, &ours] {
+            sum.add_observed(known.seed, item);
+        }
+        assert_eq!(known.kernel_routes, Some(sum));
+        let known = Observed::AsKnown(Many::KernelRoutes);
+        bench.answer(vec![link_state.clone(), known]);
+        assert_eq!(bench.ops(), []);
+        assert!(bench.calc.is_in_sync());
+    }
+    // Nobody's peer any more: all is read, and it is swept.
+    bench.handle(Input::BgpPeers(BTreeSet::new()));
+    let known = bench.greet();
+    let mut sum = Sum::default();
+    sum.add_observed(known.seed, &ours);
+    assert_eq!(
+        known.kernel_routes,
+        Some(sum),
+        "which the helper will not find"
+    );
+    bench.calc.grace = Grace::new(Duration::ZERO);
+    bench.answer(vec![link_state, ours, birds]);
+    let cleared = RouteKey::new(Table::Main, prefix, 0);
+    assert_eq!(bench.ops(), [Op::KernelRoute(cleared, None)]);
+}
