@@ -244,6 +244,15 @@ mod tests {
         Observed::KernelRoute(key, Some(route))
     }
 
+    fn rule(ipv6: bool) -> Rule {
+        Rule {
+            ipv6,
+            priority: 1,
+            mark: None,
+            invert: false,
+        }
+    }
+
     fn read(items: &[Observed], end: Result<(), SnapshotError>) -> Vec<Coming> {
         let (sender, mut coming) = unbounded_channel();
         let reported = |item: &Observed| !matches!(item, Observed::Rule(_));
@@ -278,15 +287,60 @@ mod tests {
 
     #[test]
     fn a_snapshot_of_nothing_has_one_empty_page() {
-        let unreported = Observed::Rule(Rule {
-            ipv6: false,
-            priority: 1,
-            mark: None,
-            invert: false,
-        });
+        let unreported = Observed::Rule(rule(false));
         for items in [&[][..], &[unreported]] {
             let [only] = read(items, Ok(())).try_into().unwrap();
             assert_eq!(page(&only), (true, Page::default()));
+        }
+    }
+
+    #[test]
+    fn what_adds_up_to_what_is_known_is_left_out_and_the_rest_stays_in_order() {
+        // More than a page of the kind, and one of another before and after.
+        let routes: Vec<Observed> = (0..5000).map(|number| item(number, 1)).collect();
+        let [before, after] = [false, true].map(|ipv6| Observed::Rule(rule(ipv6)));
+        let reported = |item: &Observed| *item != routes[7];
+        let seed = 3;
+        let mut sum = Sum::default();
+        for route in routes.iter().filter(|route| reported(route)) {
+            sum.add_observed(seed, route);
+        }
+        let mut all = sum;
+        all.add_observed(seed, &routes[7]);
+        for (claimed, readings) in [(Some(sum), 1), (Some(all), 2), (None, 1)] {
+            let known = Known {
+                seed,
+                kernel_routes: claimed,
+                ..Known::default()
+            };
+            let (sender, mut coming) = unbounded_channel();
+            let mut read = 0;
+            cut(&sender, known, reported, |sink| {
+                sink.push(before.clone());
+                sink.read_many(Many::KernelRoutes, |push| {
+                    read += 1;
+                    routes.iter().cloned().for_each(push);
+                    Ok::<(), SnapshotError>(())
+                })?;
+                sink.push(after.clone());
+                Ok(())
+            });
+            drop(sender);
+            let coming = std::iter::from_fn(|| coming.try_recv().ok());
+            let items = coming.flat_map(|coming| page(&coming).1.items);
+            let items: Vec<Observed> = items.collect();
+            let kind = if claimed == Some(sum) {
+                vec![Observed::AsKnown(Many::KernelRoutes)]
+            } else {
+                routes
+                    .iter()
+                    .filter(|route| reported(route))
+                    .cloned()
+                    .collect()
+            };
+            let expected = [vec![before.clone()], kind, vec![after.clone()]].concat();
+            assert!(items == expected, "{} items", items.len());
+            assert_eq!(read, readings);
         }
     }
 
