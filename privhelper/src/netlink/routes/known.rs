@@ -8,7 +8,8 @@ use std::{
     ops::{Bound, Range},
 };
 
-use ipc_proto::RouteKey;
+use ipc_proto::{RouteKey, Table};
+use ipnet::IpNet;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -64,6 +65,17 @@ impl Known {
         };
     }
 
+    /// Returns the prefixes of what was read, in order of table and prefix.
+    pub(super) fn prefixes(&self) -> impl Iterator<Item = (Table, IpNet)> {
+        self.read.iter().map(|(key, _)| (key.table, key.prefix))
+    }
+
+    /// Returns whether a route with that prefix was read.
+    pub(super) fn has_prefix(&self, table: Table, prefix: IpNet) -> bool {
+        let place = |key: &RouteKey| (key.table, key.prefix).cmp(&(table, prefix));
+        self.read.binary_search_by(|(key, _)| place(key)).is_ok()
+    }
+
     /// Takes in what is under a key now; nothing if that is not known.
     pub(super) fn set(&mut self, key: &RouteKey, body: Option<Vec<u8>>) {
         self.changed
@@ -101,7 +113,6 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
-    use ipc_proto::Table;
     use proptest::prelude::*;
 
     use super::*;
