@@ -1,9 +1,12 @@
 //! The end of a run: once faults stop and time has passed, everything is as it should be.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use calc::{Calculator, event::Event};
-use ipc_proto::{Lane, Op, OpError, Tunnel};
+use calc::{Calculator, Page, event::Event};
+use ipc_proto::{Lane, Op, OpError, Rival, Tunnel, view};
 use ipnet::IpNet;
 use privhelper::links::Links;
 
@@ -32,7 +35,64 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
         world.take(Step::Resync)?;
         come_to_rest(world)?;
     }
-    check(world)
+    check(world)?;
+    // They are told as of the last reading.
+    if rivals(world).is_some_and(|(there, told)| there != told) {
+        world.take(Step::Resync)?;
+        come_to_rest(world)?;
+    }
+    match rivals(world) {
+        Some((there, told)) if there != told => broken(
+            "others' routes that win are told, and no others",
+            (there, told),
+        ),
+        Some((there, _)) => {
+            world.tally.add(if there.is_empty() {
+                "ended without rivals"
+            } else {
+                "ended with rivals"
+            });
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the prefixes of routes that are wanted for which others' routes may count: those for which there
+/// are some, and those for which they are told; none where not all is as wanted.
+fn rivals(world: &World) -> Option<(BTreeSet<IpNet>, BTreeSet<IpNet>)> {
+    let reconciler = &world.node.as_ref()?.body.reconciler;
+    if !reconciler.is_in_sync() {
+        return None;
+    }
+    let page = Page {
+        kind: view::Kind::KernelRoutes,
+        skip: 0,
+        max: usize::MAX,
+        differing: true,
+    };
+    let rows = reconciler.rows(&page).into_iter();
+    let foreign = rows.filter(|row| matches!(row.reason, Some(view::Reason::Foreign(_))));
+    let prefix = |op: Op| match Key::of(&op) {
+        Some(Key::Route(key)) => Some(key.prefix),
+        _ => None,
+    };
+    let told = foreign.filter_map(|row| prefix(row.desired?)).collect();
+    let wanted = wanted(world);
+    let all = world
+        .kernel
+        .rivals(&world.policy, &world.kernel.table(&world.policy));
+    let wins = |rival: &Rival| {
+        wanted.keys().any(|key| match key {
+            Key::Route(key) => {
+                (key.table, key.prefix) == (rival.key.table, rival.ours)
+                    && (rival.key.prefix != rival.ours || rival.key.metric <= key.metric)
+            }
+            _ => false,
+        })
+    };
+    let there = all.told.iter().filter(|rival| wins(rival));
+    Some((there.map(|rival| rival.ours).collect(), told))
 }
 
 fn come_to_rest(world: &mut World) -> Result<(), Broken> {

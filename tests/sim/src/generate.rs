@@ -199,7 +199,7 @@ impl Generator {
         const HOWS: [How; 4] = [How::Remove, How::Alter, How::Stray, How::Double];
         let random = &mut self.random;
         if random.percent(30) {
-            return Step::Foreign(random.byte(9));
+            return Step::Foreign(random.byte(10));
         }
         let thing = random.pick(&THINGS).unwrap_or(Thing::Bpf);
         let how = random.pick(&HOWS).unwrap_or(How::Remove);

@@ -267,7 +267,7 @@ impl Kernel {
         };
         let gateway = Some(v4(192, 0, 2, 254));
         let cali = self.index(&name("cali0"));
-        match which % 9 {
+        match which % 10 {
             0 => self.toggle(net(v4(0, 0, 0, 0), 0), 100, out(4, uplink, gateway)),
             1 => self.toggle(net(v4(192, 0, 2, 0), 24), 0, out(2, uplink, None)),
             // A pool and a block, by another routing daemon.
@@ -282,6 +282,8 @@ impl Kernel {
             7 => cali.into_iter().for_each(|cali| {
                 self.toggle_neighbour(cali, v6(0, 19), true);
             }),
+            // One address of that block, by hand.
+            8 => self.toggle(net(v4(10, 65, 1, 17), 32), 9, out(4, uplink, gateway)),
             _ => cali.into_iter().for_each(|cali| {
                 self.toggle(net(v6(0, 0), 64), 256, out(2, cali, None));
             }),

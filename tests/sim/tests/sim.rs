@@ -18,7 +18,7 @@ const RUNS_UNTIL_FOUND: u64 = 5_000;
 /// Fewer scripts may do too little by chance.
 const ENOUGH: u64 = 1_000;
 /// How often something must happen in a thousand scripts: half as often as it does, or less.
-const AT_LEAST: [(&str, u64); 40] = [
+const AT_LEAST: [(&str, u64); 41] = [
     ("acknowledgements late", 70),
     ("answers overdue", 30),
     ("applies put off", 500),
@@ -35,6 +35,7 @@ const AT_LEAST: [(&str, u64); 40] = [
     ("drift", 900),
     ("drift repaired", 700),
     ("ended in sync", 500),
+    ("ended with rivals", 10),
     ("ended with what cannot be", 100),
     ("faults hit", 800),
     ("forgot flows", 100),

@@ -1,8 +1,10 @@
 //! What the helper reads: interfaces, and of the rest only what is ours.
 
+use std::collections::BTreeMap;
+
 use ipc_proto::{
     BpfRoute, BpfTarget, FdbKey, Flags, Hop, KernelRoute, Lane, Link, LinkRole, LinkState,
-    NeighbourKey, Observed, Op, RouteKey, RouteKind, Tunnel, TunnelDevice,
+    NeighbourKey, Observed, Op, Rival, Rivals, RouteKey, RouteKind, Table, Tunnel, TunnelDevice,
 };
 use ipnet::IpNet;
 use privhelper::{
@@ -75,7 +77,51 @@ impl Kernel {
         }
         let may_clear = |op| policy.check(Lane::State, op, links).is_ok();
         all.retain(|item| clear(item).is_none_or(may_clear));
+        let rivals = self.rivals(policy, links);
+        if rivals != Rivals::default() {
+            all.push(Observed::Rivals(rivals));
+        }
         all
+    }
+
+    /// Others' routes that may count in place of ours, as seen by who knows these interfaces.
+    pub(crate) fn rivals(&self, policy: &Policy, links: &Links) -> Rivals {
+        let routes = self.routes.iter();
+        let routes = routes.flat_map(|(key, all)| all.iter().map(move |route| (key, route)));
+        let (ours, others): (Vec<_>, Vec<_>) =
+            routes.partition(|(key, route)| owns(key, route, policy, links));
+        let mut greatest: BTreeMap<(Table, IpNet), u32> = BTreeMap::new();
+        for (key, _) in ours {
+            let metric = greatest.entry((key.table, key.prefix)).or_default();
+            *metric = key.metric.max(*metric);
+        }
+        let mut told: BTreeMap<(Table, IpNet), Rival> = BTreeMap::new();
+        for (key, route) in others {
+            let contains = |(table, net): &&(Table, IpNet)| {
+                *table == key.table && *net != key.prefix && net.contains(&key.prefix)
+            };
+            let ours = match greatest.get(&(key.table, key.prefix)) {
+                Some(metric) => (key.metric <= *metric).then_some(key.prefix),
+                // The kernel's, and BIRD's.
+                None if [2, 12].contains(&route.protocol) => None,
+                None => {
+                    let nets = greatest.keys().filter(contains).map(|(_, net)| *net);
+                    nets.max_by_key(IpNet::prefix_len)
+                }
+            };
+            if let Some(ours) = ours {
+                let rival = || Rival {
+                    key: key.clone(),
+                    ours,
+                    way: format!("protocol {}", route.protocol),
+                };
+                told.entry((key.table, key.prefix)).or_insert_with(rival);
+            }
+        }
+        Rivals {
+            told: told.into_values().collect(),
+            more: 0,
+        }
     }
 }
 
