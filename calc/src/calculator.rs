@@ -122,7 +122,7 @@ impl Calculator {
         let names = &self.index.names;
         self.resolver
             .routes()
-            .map(|(cidr, route)| (*cidr, route.map_node(|id| names.name(id))))
+            .map(|(cidr, route)| (cidr, route.map_node(|id| names.name(id))))
     }
 
     /// Returns whether the datastore has this node. Without it, nothing that would be computed means

@@ -63,7 +63,7 @@ impl Blocks {
     }
 
     /// All blocks, by CIDR.
-    pub(crate) fn cidrs(&self) -> impl Iterator<Item = &IpNet> {
+    pub(crate) fn cidrs(&self) -> impl Iterator<Item = IpNet> {
         self.owners.iter().map(|(cidr, _)| cidr)
     }
 
@@ -88,7 +88,7 @@ impl Blocks {
         let address = single(cidr).filter(|_| !self.others.is_empty())?;
         self.user(cidr, address).or_else(|| {
             let mut around = self.owners.covering(*cidr);
-            around.find_map(|(block, _)| self.user(block, address))
+            around.find_map(|(block, _)| self.user(&block, address))
         })
     }
 
