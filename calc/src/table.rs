@@ -174,6 +174,9 @@ impl<K: Kind> Table<K> {
 
     /// Says what keys should be that are neither wanted nor there; they come in order.
     pub(crate) fn want_new(&mut self, all: Vec<(K::Key, K::Value)>) {
+        if all.is_empty() {
+            return;
+        }
         let keys = all.iter().map(|(key, _)| key.clone());
         self.ready
             .of_mut(Change::Insert)
@@ -340,6 +343,11 @@ impl<K: Kind> Table<K> {
     pub(crate) fn op(&self, key: K::Key) -> Op {
         let desired = self.tracker.desired(&key).cloned();
         K::op(key, desired)
+    }
+
+    /// Returns whether `key` is neither wanted nor there.
+    pub(crate) fn is_new(&self, key: &K::Key) -> bool {
+        self.desired(key).is_none() && self.actual(key) == Actual::Absent
     }
 
     /// Returns what `key` should be.

@@ -57,12 +57,16 @@ pub(super) struct Tables {
 impl Tables {
     /// Says what one key should be.
     pub(super) fn want(&mut self, op: Op) -> Result<(), Unplaced> {
-        if let Op::KernelRoute(key, Some(_)) = &op {
+        self.act(op, Act::Want).map(|_| ())
+    }
+
+    /// Spares no route any longer to which a prefix led that is wanted.
+    pub(super) fn spare_none_for(&mut self, op: &Op) {
+        if let Op::KernelRoute(key, Some(_)) = op {
             for keys in keys_of(key.prefix) {
                 self.kernel_routes.spare_none_of(keys);
             }
         }
-        self.act(op, Act::Want).map(|_| ())
     }
 
     /// Says whether the kernel's routes are ours to change, and returns whether that is news.
@@ -85,25 +89,37 @@ impl Tables {
         self.syncs_routes().then_some(&self.kernel_routes)
     }
 
-    /// Says what entries of one BPF route map should be, which are in order and all
-    /// [new](Self::is_new).
-    pub(super) fn want_new(&mut self, entries: Vec<(IpNet, BpfRoute)>) {
+    /// Says what entries of one BPF route map and what routes should be, which are in order and all
+    /// new.
+    pub(super) fn want_new(
+        &mut self,
+        entries: Vec<(IpNet, BpfRoute)>,
+        routes: Vec<(RouteKey, KernelRoute)>,
+    ) {
         match entries.first() {
             None => {}
             Some((IpNet::V4(_), _)) => self.bpf_v4.want_new(entries),
             Some((IpNet::V6(_), _)) => self.bpf_v6.want_new(entries),
         }
+        self.kernel_routes.want_new(routes);
     }
 
     /// Returns whether an entry of a BPF route map is neither wanted nor there.
-    pub(super) fn is_new(&self, prefix: &IpNet) -> bool {
-        let map = self.map(prefix);
-        map.desired(prefix).is_none() && map.actual(prefix) == Actual::Absent
+    pub(super) fn is_new_entry(&self, prefix: &IpNet) -> bool {
+        self.map(prefix).is_new(prefix)
     }
 
-    /// Returns how many entries of the BPF route maps are wanted.
-    pub(super) fn entries_len(&self) -> usize {
-        self.bpf_v4.desired_len() + self.bpf_v6.desired_len()
+    /// Returns whether a route is neither wanted nor there.
+    pub(super) fn is_new_route(&self, key: &RouteKey) -> bool {
+        self.kernel_routes.is_new(key)
+    }
+
+    /// Returns how many entries of the BPF route maps are wanted, and how many routes.
+    pub(super) fn desired_lens(&self) -> [usize; 2] {
+        [
+            self.bpf_v4.desired_len() + self.bpf_v6.desired_len(),
+            self.kernel_routes.desired_len(),
+        ]
     }
 
     /// Takes in what became of a change.

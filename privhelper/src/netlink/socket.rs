@@ -129,6 +129,11 @@ impl Request {
         }
     }
 
+    /// Returns what follows its header.
+    pub(crate) fn into_body(self) -> Vec<u8> {
+        self.body
+    }
+
     /// Sets or deletes a neighbour or forwarding entry.
     pub(crate) fn entry(message: NeighbourMessage, set: bool) -> Self {
         if set {
