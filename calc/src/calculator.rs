@@ -117,6 +117,11 @@ impl Calculator {
         ops
     }
 
+    /// Takes no more memory than it must: after a load, what came with it is in loose order.
+    pub fn pack(&mut self) {
+        self.index.pack();
+    }
+
     /// The graph's routes as of the last [`resolve`](Self::resolve), in order.
     pub fn routes(&self) -> impl Iterator<Item = (IpNet, Route)> {
         let names = &self.index.names;

@@ -392,6 +392,11 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
         )
     }
 
+    /// Packs what is settled: keys that came in order have left half of the room between them empty.
+    pub(crate) fn pack(&mut self) {
+        self.settled = mem::take(&mut self.settled).into_iter().collect();
+    }
+
     /// Returns how many keys should be there.
     #[must_use]
     pub(crate) fn desired_len(&self) -> usize {

@@ -255,6 +255,11 @@ impl Reconciler {
         }
     }
 
+    /// Takes no more memory than it must: after a load, what came with it is in loose order.
+    pub fn pack(&mut self) {
+        self.tables.pack();
+    }
+
     /// Takes in what happened.
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {

@@ -384,6 +384,11 @@ impl<K: Kind> Table<K> {
         self.tracker.due(keys)
     }
 
+    /// Takes no more room than it must.
+    pub(crate) fn pack(&mut self) {
+        self.tracker.pack();
+    }
+
     /// Returns how many keys should be there.
     #[must_use]
     pub(crate) fn desired_len(&self) -> usize {

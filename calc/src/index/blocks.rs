@@ -2,7 +2,7 @@
 //!
 //! Where blocks overlap, which no sane IPAM makes, the narrower one is right.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, mem, net::IpAddr};
 
 use ipnet::IpNet;
 
@@ -56,6 +56,12 @@ impl Blocks {
                 self.owners.remove(&cidr);
             }
         }
+    }
+
+    /// Takes no more room than it must.
+    pub(super) fn pack(&mut self) {
+        self.owners.pack();
+        self.others = mem::take(&mut self.others).into_iter().collect();
     }
 
     fn others_in(&self, cidr: &IpNet) -> impl Iterator<Item = (&(IpNet, u32), &NodeId)> {

@@ -1,6 +1,6 @@
 //! A map by prefix, that finds what contains a prefix and what lies in it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, mem};
 
 use ipnet::IpNet;
 
@@ -104,6 +104,12 @@ impl<V> PrefixMap<V> {
     pub(crate) fn absorb(&mut self, entries: Run<V>) {
         self.v4.absorb(entries.v4);
         self.v6.absorb(entries.v6);
+    }
+
+    /// Takes no more room than it must.
+    pub(crate) fn pack(&mut self) {
+        self.v4.map = mem::take(&mut self.v4.map).into_iter().collect();
+        self.v6.map = mem::take(&mut self.v6.map).into_iter().collect();
     }
 
     pub(crate) fn remove(&mut self, net: &IpNet) -> Option<V> {

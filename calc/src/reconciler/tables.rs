@@ -122,6 +122,13 @@ impl Tables {
         ]
     }
 
+    /// Takes no more room than it must, where there may be many.
+    pub(super) fn pack(&mut self) {
+        self.bpf_v4.pack();
+        self.bpf_v6.pack();
+        self.kernel_routes.pack();
+    }
+
     /// Takes in what became of a change.
     pub(super) fn settle(&mut self, now: Instant, op: Op, failed: Option<OpError>) -> Verdict {
         // Only what has a table is ever sent.
