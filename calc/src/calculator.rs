@@ -83,7 +83,7 @@ impl Calculator {
             | Event::Block(..)
             | Event::Workload(..)
             | Event::Config(_)
-            | Event::Services(_)
+            | Event::Bgp(_)
             | Event::Link(_)) => self.take_in(event),
         }
     }
@@ -153,13 +153,8 @@ impl Calculator {
     /// Returns the links of workloads of this node with which BIRD speaks BGP.
     #[must_use]
     pub fn bgp_peers(&self) -> BTreeSet<Link> {
-        let peers = self
-            .index
-            .workloads
-            .local()
-            .filter(|(_, workload)| workload.bgp_peer);
-        let links = peers.filter_map(|(_, workload)| self.index.links.named(&workload.interface));
-        links.map(|state| state.link.clone()).collect()
+        let peers = self.index.bgp_peers();
+        peers.map(|state| state.link.clone()).collect()
     }
 
     /// Returns the kernel routes to endpoints of this node that are wanted once their link is up.

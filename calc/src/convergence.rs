@@ -56,7 +56,7 @@ impl Convergence {
             | Event::Pool(..)
             | Event::Block(..)
             | Event::Workload(..)
-            | Event::Services(_)
+            | Event::Bgp(_)
             | Event::Link(_)
             | Event::Links(_)) => event,
         }

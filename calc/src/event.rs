@@ -21,8 +21,8 @@ pub enum Event {
     Workload(WorkloadKey, Option<Workload>),
     /// The settings that routes depend on.
     Config(Config),
-    /// The prefixes of services.
-    Services(Services),
+    /// The BGP configuration.
+    Bgp(Bgp),
     /// A change of an interface.
     Link(LinkEvent),
     /// All interfaces that there are; others are gone.
@@ -268,9 +268,21 @@ impl Default for Config {
     }
 }
 
-/// The prefixes of services, from the BGP configuration.
+/// What the cluster's BGP configuration says that is not for BIRD alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Services {
-    /// Cluster IPs, external IPs and load balancer IPs alike, without host bits.
-    pub prefixes: Vec<IpNet>,
+pub struct Bgp {
+    /// The prefixes of services: cluster IPs, external IPs and load balancer IPs alike, without host
+    /// bits.
+    pub services: Vec<IpNet>,
+    /// By which addresses workloads reach the BIRD of their node.
+    pub peering: Peering,
+}
+
+/// The addresses of each node towards those of its workloads that speak BGP with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peering {
+    /// `localWorkloadPeeringIPV4`.
+    pub v4: Option<IpAddr>,
+    /// `localWorkloadPeeringIPV6`.
+    pub v6: Option<IpAddr>,
 }

@@ -23,7 +23,7 @@ pub(crate) use self::{
     workloads::Workloads,
 };
 use crate::{
-    event::{Config, Event, MigrationRole, Node, RouteSource, Services, SourceHint, Workload},
+    event::{Bgp, Config, Event, MigrationRole, Node, RouteSource, SourceHint, Workload},
     prefix::{Family, is_global_unicast, single},
     route::{NodeName, Tunnels},
 };
@@ -54,7 +54,7 @@ pub(crate) struct Index {
     pub(crate) workloads: Workloads,
     pub(crate) links: Links,
     pub(crate) config: Config,
-    pub(crate) services: Services,
+    pub(crate) bgp: Bgp,
     pub(crate) workload_table: WorkloadTable,
 }
 
@@ -83,7 +83,7 @@ impl Index {
             workloads: Workloads::new(node),
             links: Links::default(),
             config: Config::default(),
-            services: Services::default(),
+            bgp: Bgp::default(),
             workload_table: WorkloadTable::default(),
         }
     }
@@ -96,7 +96,7 @@ impl Index {
             Event::Block(cidr, block) => self.blocks.holds(cidr, block.as_ref(), &self.names),
             Event::Workload(key, workload) => self.workloads.get(key) == workload.as_ref(),
             Event::Config(config) => self.config == *config,
-            Event::Services(services) => self.services == *services,
+            Event::Bgp(bgp) => self.bgp == *bgp,
             Event::Link(event) => self.links.holds(event),
             Event::Links(_) => false,
         }
@@ -116,7 +116,7 @@ impl Index {
                 self.workloads.set(key, workload);
             }
             Event::Config(config) => self.config = config,
-            Event::Services(services) => self.services = services,
+            Event::Bgp(bgp) => self.bgp = bgp,
             Event::Link(event) => self.links.set(event),
             Event::Links(states) => {
                 for event in self.links.replacements(states) {
@@ -166,6 +166,21 @@ impl Index {
             .named(name)
             .is_some_and(|other| other.link == state.link);
         state.role == LinkRole::Workload && meant && self.workloads.on(name).next().is_some()
+    }
+
+    /// Returns whether a workload with which BIRD speaks BGP is on the interface.
+    pub(crate) fn is_bgp_peer(&self, state: &LinkState) -> bool {
+        let mut workloads = self.workloads.on(&state.link.name);
+        self.has_workload(state) && workloads.any(|(_, workload)| workload.bgp_peer)
+    }
+
+    /// Returns the interfaces of workloads of this node with which BIRD speaks BGP.
+    pub(crate) fn bgp_peers(&self) -> impl Iterator<Item = &LinkState> {
+        let peers = self
+            .workloads
+            .local()
+            .filter(|(_, workload)| workload.bgp_peer);
+        peers.filter_map(|(_, workload)| self.links.named(&workload.interface))
     }
 
     /// Forgets the names of nodes that neither a resource nor a route has, if there may be many.

@@ -10,6 +10,7 @@ mod bpf_routes;
 mod endpoints;
 mod fdb;
 mod kernel_routes;
+mod link_addresses;
 mod link_settings;
 mod neighbours;
 mod rules;
@@ -28,8 +29,8 @@ pub(crate) use self::tunnel_devices::{
 };
 use self::{
     attachments::Attachments, bpf_routes::BpfRoutes, endpoints::Endpoints, fdb::Fdb,
-    kernel_routes::KernelRoutes, link_settings::LinkSettings, neighbours::Neighbours, rules::Rules,
-    tunnel_devices::TunnelDevices,
+    kernel_routes::KernelRoutes, link_addresses::LinkAddresses, link_settings::LinkSettings,
+    neighbours::Neighbours, rules::Rules, tunnel_devices::TunnelDevices,
 };
 use crate::{
     event::Event,
@@ -110,7 +111,7 @@ fn workload_links(event: &Event, before: &Index) -> BTreeSet<Link> {
         | Event::Pool(..)
         | Event::Block(..)
         | Event::Config(_)
-        | Event::Services(_)
+        | Event::Bgp(_)
         | Event::Links(_) => {}
     }
     links
@@ -130,6 +131,7 @@ pub(crate) fn all() -> Vec<Box<dyn Kind>> {
         // IP sets: before the tables that match them, and so cleared after those.
         Box::new(Fdb::default()),
         Box::new(Neighbours::default()),
+        Box::new(LinkAddresses::default()),
         Box::new(Endpoints::default()),
         Box::new(BpfRoutes::default()),
         Box::new(KernelRoutes::default()),

@@ -60,6 +60,11 @@ impl Family {
         }
     }
 
+    /// Its lowest address and its highest.
+    pub(crate) fn ends(self) -> [IpAddr; 2] {
+        [self.whole().network(), self.whole().broadcast()]
+    }
+
     /// The prefix that contains all others.
     pub(crate) fn whole(self) -> IpNet {
         match self {

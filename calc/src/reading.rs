@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ipc_proto::{
-    AttachmentKey, BpfRoute, Endpoint, FdbKey, KernelRoute, Link, LinkProfile, LinkState, Mac,
-    Many, NeighbourKey, Observed, Rivals, RouteKey, Rule, Tunnel, TunnelDevice,
+    AttachmentKey, BpfRoute, Endpoint, FdbKey, KernelRoute, Link, LinkAddressKey, LinkProfile,
+    LinkState, Mac, Many, NeighbourKey, Observed, Rivals, RouteKey, Rule, Tunnel, TunnelDevice,
 };
 use ipnet::IpNet;
 
@@ -21,6 +21,7 @@ pub struct Reading {
     pub(crate) tunnel_devices: All<Tunnel, TunnelDevice>,
     pub(crate) neighbours: All<NeighbourKey, Mac>,
     pub(crate) fdb: All<FdbKey, IpAddr>,
+    pub(crate) link_addresses: All<LinkAddressKey, ()>,
     pub(crate) bpf_v4: All<IpNet, BpfRoute>,
     pub(crate) bpf_v6: All<IpNet, BpfRoute>,
     pub(crate) kernel_routes: All<RouteKey, KernelRoute>,
@@ -41,6 +42,7 @@ impl Reading {
             tunnel_devices,
             neighbours,
             fdb,
+            link_addresses,
             bpf_v4,
             bpf_v6,
             kernel_routes,
@@ -55,6 +57,7 @@ impl Reading {
         self.tunnel_devices.extend(tunnel_devices);
         self.neighbours.extend(neighbours);
         self.fdb.extend(fdb);
+        self.link_addresses.extend(link_addresses);
         self.bpf_v4.extend(bpf_v4);
         self.bpf_v6.extend(bpf_v6);
         self.kernel_routes.extend(kernel_routes);
@@ -81,6 +84,9 @@ impl FromIterator<Observed> for Reading {
                 }
                 Observed::Neighbour(key, mac) => reading.neighbours.push((key, Some(mac))),
                 Observed::Fdb(key, destination) => reading.fdb.push((key, destination)),
+                Observed::LinkAddress(key, ours) => {
+                    reading.link_addresses.push((key, ours.then_some(())));
+                }
                 Observed::BpfRoute(prefix @ IpNet::V4(_), route) => {
                     reading.bpf_v4.push((prefix, route));
                 }

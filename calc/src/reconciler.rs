@@ -321,6 +321,9 @@ impl Reconciler {
                 }
                 self.devices.hear(&event, &self.links);
                 if let Some(doubt) = self.links.take(event, &mut self.tables) {
+                    if self.tables.misses(&doubt) {
+                        self.readings.hear(now);
+                    }
                     self.tables.doubt(&doubt);
                     if let Peer::Busy(flight) = &mut self.peer {
                         flight.doubts.push(doubt);

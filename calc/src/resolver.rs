@@ -69,7 +69,7 @@ impl Resolver {
             Event::Block(cidr, block) => self.on_block(*cidr, block.as_ref(), before),
             Event::Workload(key, workload) => self.on_workload(key, workload.as_ref(), before),
             Event::Config(config) => self.on_config(config, before),
-            Event::Services(_) | Event::Link(_) | Event::Links(_) => {}
+            Event::Bgp(_) | Event::Link(_) | Event::Links(_) => {}
         }
     }
 

@@ -27,8 +27,8 @@ use ipc_proto::{
 pub(crate) use self::contest::Alarm;
 pub(crate) use self::hold::backoff;
 pub(crate) use self::kinds::{
-    Attachments, BpfRoutes, Endpoints, Fdb, KernelRoutes, Kind, LinkSettings, Neighbours, Rules,
-    TunnelDevices,
+    Attachments, BpfRoutes, Endpoints, Fdb, KernelRoutes, Kind, LinkAddresses, LinkSettings,
+    Neighbours, Rules, TunnelDevices,
 };
 pub(crate) use self::told::{Changes, MAX_CHANGES};
 use self::{

@@ -40,7 +40,7 @@ fn objects(update: &Update) -> Vec<&Event> {
     update
         .events
         .iter()
-        .filter(|event| !matches!(event, Event::Config(_) | Event::Services(_)))
+        .filter(|event| !matches!(event, Event::Config(_) | Event::Bgp(_)))
         .collect()
 }
 

@@ -95,6 +95,7 @@ impl Parts for ipc_proto::Op {
             Self::TunnelDevice(key, value) => parts("device", key, value.as_ref()),
             Self::Neighbour(key, value) => parts("neighbour", key, *value),
             Self::Fdb(key, value) => parts("fdb", key, *value),
+            Self::LinkAddress(key, value) => parts("address", key, value.then_some(())),
             Self::BpfRoute(key, value) => parts("bpf", key, value.as_ref()),
             Self::KernelRoute(key, value) => parts("route", key, value.as_ref()),
             Self::Rule(key, value) => parts("rule", key, value.then_some(())),

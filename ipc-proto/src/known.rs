@@ -50,6 +50,7 @@ impl Sum {
             | Observed::TunnelDevice(..)
             | Observed::Neighbour(..)
             | Observed::Fdb(..)
+            | Observed::LinkAddress(..)
             | Observed::Endpoint(..)
             | Observed::Attachment(_)
             | Observed::Rule(_)

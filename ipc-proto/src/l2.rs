@@ -1,4 +1,4 @@
-//! Neighbours, forwarding entries and the devices that they belong to.
+//! Neighbours, forwarding entries, addresses and the devices that they belong to.
 
 use std::net::IpAddr;
 
@@ -23,6 +23,16 @@ pub struct FdbKey {
     pub link: Link,
     /// The hardware address of the other end.
     pub mac: Mac,
+}
+
+/// Tells addresses of this host on workloads' links apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct LinkAddressKey {
+    /// The host's end of a workload's link.
+    pub link: Link,
+    /// The address, by which the workload reaches this host. It is of that link alone: its prefix has
+    /// its whole length, and other hosts are not to hear of it.
+    pub address: IpAddr,
 }
 
 /// A VXLAN device in classic mode, as it shall be.

@@ -18,7 +18,7 @@ pub use self::{
         IfName, InvalidIfName, Link, LinkEvent, LinkProfile, LinkRole, LinkState, Mac, Tunnel,
     },
     known::{Known, Many, Sum},
-    l2::{Endpoint, FdbKey, NeighbourKey, TunnelDevice},
+    l2::{Endpoint, FdbKey, LinkAddressKey, NeighbourKey, TunnelDevice},
     message::{
         Ack, AttachmentKey, Batch, BatchId, Feed, FlowsDone, Hello, Incarnation, Lane, Lease,
         Observed, Op, OpError, Page, PageRequest, Step, VERSION, Welcome,

@@ -10,13 +10,13 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BpfRoute, Endpoint, FdbKey, Hook, KernelRoute, Known, Link, LinkEvent, LinkProfile, LinkState,
-    Mac, Many, Masquerade, NeighbourKey, ProgramSettings, Rivals, RouteKey, Rule, Tunnel,
-    TunnelDevice, bounded::at_most, view::Kind,
+    BpfRoute, Endpoint, FdbKey, Hook, KernelRoute, Known, Link, LinkAddressKey, LinkEvent,
+    LinkProfile, LinkState, Mac, Many, Masquerade, NeighbourKey, ProgramSettings, Rivals, RouteKey,
+    Rule, Tunnel, TunnelDevice, bounded::at_most, view::Kind,
 };
 
 /// The version of everything in this crate that goes over the wire. Both sides must have the same.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// One life of a process: another number means that it has crashed or restarted meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -111,6 +111,9 @@ pub enum Observed {
     Neighbour(NeighbourKey, Mac),
     /// A permanent forwarding entry of a tunnel device.
     Fdb(FdbKey, Option<IpAddr>),
+    /// An address of this host on a workload's link: whether a request has made it. Else it is one that a
+    /// request could have made, but for whose it is.
+    LinkAddress(LinkAddressKey, bool),
     /// An entry of a BPF route map, under its masked key.
     BpfRoute(IpNet, Option<BpfRoute>),
     /// A route that is ours.
@@ -137,6 +140,7 @@ impl Observed {
             | Self::TunnelDevice(..)
             | Self::Neighbour(..)
             | Self::Fdb(..)
+            | Self::LinkAddress(..)
             | Self::BpfRoute(..)
             | Self::KernelRoute(..)
             | Self::Endpoint(..)
@@ -171,6 +175,8 @@ pub enum Op {
     Neighbour(NeighbourKey, Option<Mac>),
     /// A permanent forwarding entry: the node behind a hardware address.
     Fdb(FdbKey, Option<IpAddr>),
+    /// An address of this host on a workload's link: whether it is there, and made by us.
+    LinkAddress(LinkAddressKey, bool),
     /// An entry of the BPF route map of the prefix's family.
     BpfRoute(IpNet, Option<BpfRoute>),
     /// A kernel route.

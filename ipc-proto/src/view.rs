@@ -15,6 +15,8 @@ pub enum Kind {
     Neighbours,
     /// Permanent forwarding entries.
     Fdb,
+    /// Addresses of this host on workloads' links.
+    LinkAddresses,
     /// The BPF route maps.
     BpfRoutes,
     /// The kernel's routes.
@@ -36,6 +38,7 @@ impl Kind {
             Self::TunnelDevices => "tunnel-device",
             Self::Neighbours => "neighbour",
             Self::Fdb => "fdb",
+            Self::LinkAddresses => "link-address",
             Self::BpfRoutes => "bpf-route",
             Self::KernelRoutes => "kernel-route",
             Self::Rules => "rule",

@@ -9,10 +9,11 @@ use std::{collections::BTreeSet, env, fmt::Write, fs, path::Path};
 use ebpf::flags;
 use ipc_proto::{
     Ack, AttachmentKey, Batch, BatchId, BpfRoute, BpfTarget, Endpoint, FdbKey, Feed, Flags,
-    FlowsDone, Hello, Hook, Hop, Incarnation, KernelRoute, Known, Lane, Lease, Link, LinkEvent,
-    LinkProfile, LinkRole, LinkState, Mac, Many, Masquerade, NeighbourKey, Observed, Op, OpError,
-    Page, PageRequest, ProgramSettings, Protocol, Rival, Rivals, RouteKey, RouteKind, Rule, Step,
-    Sum, Table, Tunnel, TunnelDevice, VERSION, Welcome, codec,
+    FlowsDone, Hello, Hook, Hop, Incarnation, KernelRoute, Known, Lane, Lease, Link,
+    LinkAddressKey, LinkEvent, LinkProfile, LinkRole, LinkState, Mac, Many, Masquerade,
+    NeighbourKey, Observed, Op, OpError, Page, PageRequest, ProgramSettings, Protocol, Rival,
+    Rivals, RouteKey, RouteKind, Rule, Step, Sum, Table, Tunnel, TunnelDevice, VERSION, Welcome,
+    codec,
     view::{Kind, Reason, Row, Rows, RowsRequest},
 };
 use proptest::prelude::*;
@@ -88,6 +89,8 @@ fn ops() -> Vec<Op> {
         Op::Neighbour(neighbour, None),
         Op::Fdb(fdb.clone(), Some(next_hop)),
         Op::Fdb(fdb, None),
+        Op::LinkAddress(link_address(), true),
+        Op::LinkAddress(link_address(), false),
         Op::BpfRoute(v4, Some(remote)),
         Op::BpfRoute(v6, Some(local)),
         Op::BpfRoute(v4, None),
@@ -127,6 +130,13 @@ fn ops() -> Vec<Op> {
     ]
 }
 
+fn link_address() -> LinkAddressKey {
+    LinkAddressKey {
+        link: link(),
+        address: "169.254.1.1".parse().unwrap(),
+    }
+}
+
 fn link_state() -> LinkState {
     LinkState {
         link: link(),
@@ -158,6 +168,7 @@ fn observed() -> Vec<Observed> {
             },
             Some("fd00::2".parse().unwrap()),
         ),
+        Observed::LinkAddress(link_address(), true),
         Observed::BpfRoute("10.0.0.0/8".parse().unwrap(), Some(BpfRoute::default())),
         Observed::KernelRoute(
             RouteKey::new(Table::Second, "fd00::/16".parse().unwrap(), 0),

@@ -101,6 +101,7 @@ fn forget(table: &mut Table, notes: &mut FlowNotes, ops: &[Permitted]) -> Vec<Re
             | Op::TunnelDevice(..)
             | Op::Neighbour(..)
             | Op::Fdb(..)
+            | Op::LinkAddress(..)
             | Op::BpfRoute(..)
             | Op::KernelRoute(..)
             | Op::Rule(..)

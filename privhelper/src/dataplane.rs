@@ -135,6 +135,7 @@ impl Dataplane {
         let mut routes = Vec::new();
         let mut neighbours = Vec::new();
         let mut fdb = Vec::new();
+        let mut link_addresses = Vec::new();
         let mut outcomes = Vec::new();
         for permitted in ops {
             match permitted.op() {
@@ -142,6 +143,7 @@ impl Dataplane {
                 Op::KernelRoute(key, route) => routes.push((key, route.as_ref())),
                 Op::Neighbour(key, mac) => neighbours.push((key, *mac)),
                 Op::Fdb(key, destination) => fdb.push((key, *destination)),
+                Op::LinkAddress(key, set) => link_addresses.push((key, *set)),
                 Op::TunnelDevice(tunnel, device) => {
                     outcomes.push(self.set_tunnel(*tunnel, device.as_ref()));
                 }
@@ -169,6 +171,7 @@ impl Dataplane {
         outcomes.extend(self.netlink.routes(&routes, &links));
         outcomes.extend(self.netlink.neighbours(&neighbours));
         outcomes.extend(self.netlink.fdb(&fdb));
+        outcomes.extend(self.netlink.link_addresses(&link_addresses));
         outcomes
     }
 
@@ -263,6 +266,7 @@ fn is_slow(permitted: &Permitted) -> bool {
         Op::Endpoint(..)
         | Op::Neighbour(..)
         | Op::Fdb(..)
+        | Op::LinkAddress(..)
         | Op::BpfRoute(..)
         | Op::KernelRoute(..)
         | Op::Vtep(..)
@@ -305,6 +309,7 @@ fn cleared(item: &Observed) -> Option<Op> {
         Observed::TunnelDevice(tunnel, _) => Op::TunnelDevice(*tunnel, None),
         Observed::Neighbour(key, _) => Op::Neighbour(key.clone(), None),
         Observed::Fdb(key, _) => Op::Fdb(key.clone(), None),
+        Observed::LinkAddress(key, _) => Op::LinkAddress(key.clone(), false),
         Observed::BpfRoute(prefix, _) => Op::BpfRoute(*prefix, None),
         Observed::KernelRoute(key, _) => Op::KernelRoute(key.clone(), None),
         Observed::Endpoint(link, _) => Op::Endpoint(link.clone(), None),

@@ -4,6 +4,7 @@
 //! asked for is an error that names it.
 
 mod attributes;
+mod link_address;
 mod made;
 mod neighbour;
 mod others;
@@ -16,11 +17,12 @@ mod tunnel;
 use std::{io, net::IpAddr, sync::Arc};
 
 use ipc_proto::{
-    FdbKey, KernelRoute, Link, LinkRole, Mac, NeighbourKey, Observed, OpError, Rivals, RouteKey,
-    Rule, Tunnel, TunnelDevice,
+    FdbKey, KernelRoute, Link, LinkAddressKey, LinkRole, Mac, NeighbourKey, Observed, OpError,
+    Rivals, RouteKey, Rule, Tunnel, TunnelDevice,
 };
 use netlink_packet_route::{
     RouteNetlinkMessage,
+    address::AddressMessage,
     link::{LinkAttribute, LinkMessage},
 };
 use nix::errno::Errno;
@@ -113,7 +115,7 @@ impl Netlink {
             Request::entry(neighbour::neighbour(key, *mac), mac.is_some())
         };
         let requests: Vec<Request> = changes.iter().map(message).collect();
-        self.entries(&requests, |at| {
+        self.entries(&requests, "NEIGH", |at| {
             let (key, mac) = changes.get(at)?;
             Some((mac.is_some(), format!("{} dev {}", key.address, key.link)))
         })
@@ -126,16 +128,37 @@ impl Netlink {
         };
         let requests: Vec<Request> = changes.iter().map(message).collect();
         self.made.write(changes);
-        self.entries(&requests, |at| {
+        self.entries(&requests, "NEIGH", |at| {
             let (key, destination) = changes.get(at)?;
             let name = format!("{} dev {}", key.mac, key.link);
             Some((destination.is_some(), name))
         })
     }
 
+    /// Sets and clears addresses of workloads' links in order and returns what became of each.
+    pub fn link_addresses(
+        &mut self,
+        changes: &[(&LinkAddressKey, bool)],
+    ) -> Vec<Result<(), OpError>> {
+        let message = |(key, set): &(&LinkAddressKey, bool)| {
+            let message = link_address::message(key, &self.policy);
+            if *set {
+                Request::set(&RouteNetlinkMessage::NewAddress(message))
+            } else {
+                Request::change(&RouteNetlinkMessage::DelAddress(message))
+            }
+        };
+        let requests: Vec<Request> = changes.iter().map(message).collect();
+        self.entries(&requests, "ADDR", |at| {
+            let (key, set) = changes.get(at)?;
+            Some((*set, format!("{} dev {}", key.address, key.link)))
+        })
+    }
+
     fn entries(
         &mut self,
         requests: &[Request],
+        object: &str,
         name: impl Fn(usize) -> Option<(bool, String)>,
     ) -> Vec<Result<(), OpError>> {
         let sent = self.requests.send(requests).into_iter().zip(requests);
@@ -144,8 +167,8 @@ impl Netlink {
                 Err(refused) if request.deletes() && refused.is_absence() => Ok(()),
                 Err(refused) => Err(kernel(
                     &match name(at) {
-                        Some((true, name)) => format!("RTM_NEWNEIGH {name}"),
-                        Some((false, name)) => format!("RTM_DELNEIGH {name}"),
+                        Some((true, name)) => format!("RTM_NEW{object} {name}"),
+                        Some((false, name)) => format!("RTM_DEL{object} {name}"),
                         None => String::new(),
                     },
                     &refused,
@@ -230,6 +253,8 @@ impl Netlink {
                 self.made.read(state.link.index, read);
             }
         }
+        self.read_link_addresses(links, sink)
+            .map_err(reading("the addresses"))?;
         rule::read(&mut self.requests, &self.policy, sink).map_err(reading("the rules"))
     }
 
@@ -251,6 +276,22 @@ impl Netlink {
         self.routes
             .snapshot(&mut kernel, sink)
             .map_err(reading("the routes"))
+    }
+
+    fn read_link_addresses(
+        &mut self,
+        links: &Links,
+        sink: &mut impl FnMut(Observed),
+    ) -> Result<(), Errno> {
+        let message = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let found = self.requests.dump(&message, |message| {
+            let RouteNetlinkMessage::NewAddress(message) = message else {
+                return None;
+            };
+            link_address::read(&message, &self.policy, links)
+        })?;
+        found.into_iter().for_each(sink);
+        Ok(())
     }
 
     fn read_entries(

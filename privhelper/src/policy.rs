@@ -84,6 +84,7 @@ impl Policy {
             | Op::TunnelDevice(..)
             | Op::Neighbour(..)
             | Op::Fdb(..)
+            | Op::LinkAddress(..)
             | Op::BpfRoute(..)
             | Op::KernelRoute(..)
             | Op::Rule(..)
@@ -102,6 +103,7 @@ impl Policy {
             Op::TunnelDevice(tunnel, Some(device)) => l2::check_tunnel(*tunnel, device, links)?,
             Op::Neighbour(key, mac) => l2::check_neighbour(key, *mac, links)?,
             Op::Fdb(key, destination) => l2::check_fdb(key, *destination, links)?,
+            Op::LinkAddress(key, _) => self.check_link_address(key, links)?,
             Op::BpfRoute(prefix, route) => self.check_bpf_route(prefix, route.as_ref(), links)?,
             Op::KernelRoute(key, route) => self.check_kernel_route(key, route.as_ref(), links)?,
             Op::FlowFlush(address) => self.check_flush(*address, links)?,

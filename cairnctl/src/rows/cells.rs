@@ -23,6 +23,7 @@ pub(super) const fn columns(kind: Kind) -> &'static [&'static str] {
         ],
         Kind::Neighbours => &["address", "dev", "mac"],
         Kind::Fdb => &["mac", "dev", "dst"],
+        Kind::LinkAddresses => &["address", "dev", "set"],
         Kind::BpfRoutes => &["prefix", "flags", "target"],
         Kind::KernelRoutes => &[
             "prefix", "table", "metric", "kind", "via", "dev", "proto", "src", "mtu",
@@ -40,6 +41,7 @@ pub(super) const fn title(kind: Kind) -> &'static str {
         Kind::TunnelDevices => "tunnel devices",
         Kind::Neighbours => "neighbours",
         Kind::Fdb => "forwarding entries",
+        Kind::LinkAddresses => "addresses on workloads' links",
         Kind::BpfRoutes => "BPF routes",
         Kind::KernelRoutes => "kernel routes",
         Kind::Rules => "routing rules",
@@ -63,6 +65,10 @@ pub(super) fn cells(op: &Op) -> Option<Cells> {
         Op::Fdb(key, node) => (
             vec![shown(&key.mac), name(&key.link)],
             node.map(|node| vec![shown(&node)]),
+        ),
+        Op::LinkAddress(key, set) => (
+            vec![shown(&key.address), name(&key.link)],
+            set.then(|| vec![true.into()]),
         ),
         Op::BpfRoute(prefix, route) => (vec![shown(prefix)], route.as_ref().map(bpf_route)),
         Op::KernelRoute(key, route) => (route_key(key), route.as_ref().map(kernel_route)),
@@ -98,6 +104,7 @@ pub(super) fn as_op(observed: &Observed) -> Option<Op> {
         Observed::TunnelDevice(tunnel, device) => Op::TunnelDevice(tunnel, device),
         Observed::Neighbour(key, mac) => Op::Neighbour(key, Some(mac)),
         Observed::Fdb(key, node) => Op::Fdb(key, node),
+        Observed::LinkAddress(key, ours) => Op::LinkAddress(key, ours),
         Observed::BpfRoute(prefix, route) => Op::BpfRoute(prefix, route),
         Observed::KernelRoute(key, route) => Op::KernelRoute(key, route),
         Observed::Endpoint(link, endpoint) => Op::Endpoint(link, endpoint),

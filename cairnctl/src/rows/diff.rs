@@ -15,11 +15,12 @@ use super::{
 use crate::table;
 
 /// All tables, in the order in which they are shown.
-pub(crate) const KINDS: [Kind; 9] = [
+pub(crate) const KINDS: [Kind; 10] = [
     Kind::LinkSettings,
     Kind::TunnelDevices,
     Kind::Neighbours,
     Kind::Fdb,
+    Kind::LinkAddresses,
     Kind::BpfRoutes,
     Kind::KernelRoutes,
     Kind::Rules,

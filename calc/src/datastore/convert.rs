@@ -39,7 +39,7 @@ pub(super) enum Value {
         /// Whether it may only exist where workloads may use foreign source addresses.
         spoofs: bool,
     },
-    Services(event::Services),
+    Bgp(event::Bgp),
     Settings(Settings),
     SelectedSettings(Box<Selected>),
     Migration(Box<Migration>),
@@ -178,7 +178,7 @@ pub(super) fn convert(
         Kind::LiveMigration => migration::migration(key, tree.decode()?),
         Kind::WorkloadEndpoint => workload::workload(key, tree.decode()?),
         Kind::BgpPeer => peer::peers(tree.decode()?),
-        Kind::BgpConfiguration => services(&key.name, &tree.decode()?),
+        Kind::BgpConfiguration => bgp(&key.name, &tree.decode()?, flaws),
         Kind::FelixConfiguration => settings(&key.name, tree.decode()?, flaws),
     };
     Ok(converted.unwrap_or_else(|flaw| {
@@ -187,13 +187,18 @@ pub(super) fn convert(
     }))
 }
 
-fn services(name: &str, bgp: &Resource<BgpSpec>) -> Result<Option<Value>, Flaw> {
+fn bgp(
+    name: &str,
+    resource: &Resource<BgpSpec>,
+    flaws: &mut Vec<Flaw>,
+) -> Result<Option<Value>, Flaw> {
+    let spec = &resource.spec;
     let lists = [
-        ("serviceClusterIPs", &bgp.spec.cluster),
-        ("serviceExternalIPs", &bgp.spec.external),
-        ("serviceLoadBalancerIPs", &bgp.spec.load_balancer),
+        ("serviceClusterIPs", &spec.cluster),
+        ("serviceExternalIPs", &spec.external),
+        ("serviceLoadBalancerIPs", &spec.load_balancer),
     ];
-    let mut services = event::Services::default();
+    let mut services = Vec::new();
     for (list, entries) in lists {
         for (place, entry) in entries
             .iter()
@@ -202,11 +207,24 @@ fn services(name: &str, bgp: &Resource<BgpSpec>) -> Result<Option<Value>, Flaw> 
         {
             let net = masked(&entry.cidr)
                 .map_err(|rule| rule.at(format!("spec.{list}[{place}].cidr")))?;
-            services.prefixes.push(net);
+            services.push(net);
         }
     }
+    // One that is none has no say over the rest.
+    let mut peering = |field: &str, text: &str, v6| {
+        let address = address_of(text, v6);
+        address.unwrap_or_else(|rule| {
+            flaws.push(rule.at(format!("spec.{field}")));
+            None
+        })
+    };
+    let peering = event::Peering {
+        v4: peering("localWorkloadPeeringIPV4", &spec.peering_v4, false),
+        v6: peering("localWorkloadPeeringIPV6", &spec.peering_v6, true),
+    };
     // The others are for BGP speakers of single nodes.
-    Ok((name == "default").then_some(Value::Services(services)))
+    let bgp = event::Bgp { services, peering };
+    Ok((name == "default").then_some(Value::Bgp(bgp)))
 }
 
 /// A prefix with a length; host bits stay.

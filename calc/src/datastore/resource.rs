@@ -267,6 +267,10 @@ pub(super) struct BgpSpec {
     pub(super) external: Vec<ServicePrefix>,
     #[serde(rename = "serviceLoadBalancerIPs")]
     pub(super) load_balancer: Vec<ServicePrefix>,
+    #[serde(rename = "localWorkloadPeeringIPV4")]
+    pub(super) peering_v4: String,
+    #[serde(rename = "localWorkloadPeeringIPV6")]
+    pub(super) peering_v6: String,
 }
 
 #[derive(Debug, Default, Deserialize)]

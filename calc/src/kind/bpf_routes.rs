@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use super::{Kind, World};
 use crate::{
-    event::{Config, Event, ServiceLoopPrevention, Services},
+    event::{Bgp, Config, Event, ServiceLoopPrevention},
     index::Index,
     prefix::{Marks, PrefixMap, Run, subtree},
 };
@@ -39,14 +39,14 @@ struct Settings {
 }
 
 impl Settings {
-    fn new(config: &Config, services: &Services) -> Self {
+    fn new(config: &Config, bgp: &Bgp) -> Self {
         let mut settings = Self {
             external_nodes: config.external_nodes.iter().copied().collect(),
             dsr_optout: config.dsr_optout.iter().copied().collect(),
             ..Self::default()
         };
         if config.service_loop_prevention != ServiceLoopPrevention::Disabled {
-            settings.services.extend(&services.prefixes);
+            settings.services.extend(&bgp.services);
         }
         let Self {
             external_nodes,
@@ -62,9 +62,9 @@ impl Settings {
 }
 
 impl BpfRoutes {
-    fn on_services(&mut self, services: &Services, before: &Index) {
+    fn on_bgp(&mut self, bgp: &Bgp, before: &Index) {
         self.dirty.extend(&self.settings.services);
-        self.settings = Settings::new(&before.config, services);
+        self.settings = Settings::new(&before.config, bgp);
         self.dirty.extend(&self.settings.services);
     }
 
@@ -101,10 +101,10 @@ impl Kind for BpfRoutes {
                 }
             }
             Event::Config(config) => {
-                self.settings = Settings::new(config, &before.services);
+                self.settings = Settings::new(config, &before.bgp);
                 self.all_dirty = true;
             }
-            Event::Services(services) => self.on_services(services, before),
+            Event::Bgp(bgp) => self.on_bgp(bgp, before),
             // These come as changed routes.
             Event::Node(..)
             | Event::Pool(..)

@@ -44,7 +44,7 @@ impl Kind for Fdb {
             Event::Workload(..)
             | Event::Pool(..)
             | Event::Block(..)
-            | Event::Services(_)
+            | Event::Bgp(_)
             | Event::Links(_) => {}
         }
     }

@@ -155,7 +155,7 @@ impl Kind for KernelRoutes {
             Event::Workload(..)
             | Event::Pool(..)
             | Event::Block(..)
-            | Event::Services(_)
+            | Event::Bgp(_)
             | Event::Links(_) => {}
         }
     }

@@ -28,7 +28,7 @@ impl Kind for LinkSettings {
             | Event::Pool(..)
             | Event::Block(..)
             | Event::Config(_)
-            | Event::Services(_)
+            | Event::Bgp(_)
             | Event::Links(_) => {}
         }
     }

@@ -70,7 +70,7 @@ impl Kind for Neighbours {
             Event::Workload(..)
             | Event::Pool(..)
             | Event::Block(..)
-            | Event::Services(_)
+            | Event::Bgp(_)
             | Event::Links(_) => {}
         }
     }

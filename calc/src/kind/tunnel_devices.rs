@@ -26,7 +26,7 @@ impl Kind for TunnelDevices {
         self.dirty |= match event {
             Event::Node(name, _) => **name == *before.name,
             Event::Pool(..) | Event::Config(_) | Event::Link(_) => true,
-            Event::Block(..) | Event::Workload(..) | Event::Services(_) | Event::Links(_) => false,
+            Event::Block(..) | Event::Workload(..) | Event::Bgp(_) | Event::Links(_) => false,
         };
     }
 

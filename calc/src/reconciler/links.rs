@@ -24,8 +24,12 @@ pub(super) struct Doubt {
     pub(super) link: Link,
     /// Whether that hung on it at all; else it only named its addresses.
     pub(super) hung: bool,
+    /// Whether the interface was such that the kernel drops that.
+    pub(super) dropped: bool,
     /// Whether the interface itself is gone.
     pub(super) gone: bool,
+    /// The addresses that are no longer the interface's.
+    pub(super) lost: BTreeSet<IpAddr>,
     /// The addresses that are no longer the interface's, or are since now.
     pub(super) addresses: BTreeSet<IpAddr>,
 }
@@ -62,7 +66,9 @@ impl Links {
                 Some(Doubt {
                     link,
                     hung: true,
+                    dropped: true,
                     gone: true,
+                    lost: BTreeSet::new(),
                     addresses: before.as_ref().map(addresses).unwrap_or_default(),
                 })
             }
@@ -70,7 +76,11 @@ impl Links {
                 tables.retry_on(&state.link);
                 let Some(before) = self.states.insert(state.link.clone(), state.clone()) else {
                     self.renamed |= self.left.remove(&state.link.index);
-                    return doubt(&state.link, false, gained(&BTreeSet::new(), &state));
+                    let none = LinkState {
+                        addresses: Vec::new(),
+                        ..state.clone()
+                    };
+                    return changed(&none, &state);
                 };
                 changed(&before, &state)
             }
@@ -86,7 +96,9 @@ impl Links {
             None => Some(Doubt {
                 link: before.link.clone(),
                 hung: true,
+                dropped: true,
                 gone: true,
+                lost: BTreeSet::new(),
                 addresses: addresses(before),
             }),
         };
@@ -117,17 +129,15 @@ impl Links {
 fn changed(before: &LinkState, state: &LinkState) -> Option<Doubt> {
     let (former, own) = (addresses(before), addresses(state));
     let lost = &former - &own;
-    let hung = drops(before, state) || !lost.is_empty();
+    let dropped = drops(before, state);
     let mut addresses = gained(&former, state);
-    addresses.extend(lost);
-    doubt(&state.link, hung, addresses)
-}
-
-fn doubt(link: &Link, hung: bool, addresses: BTreeSet<IpAddr>) -> Option<Doubt> {
-    (hung || !addresses.is_empty()).then(|| Doubt {
-        link: link.clone(),
-        hung,
+    addresses.extend(&lost);
+    (dropped || !addresses.is_empty()).then(|| Doubt {
+        link: state.link.clone(),
+        hung: dropped || !lost.is_empty(),
+        dropped,
         gone: false,
+        lost,
         addresses,
     })
 }

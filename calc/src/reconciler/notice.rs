@@ -110,6 +110,7 @@ impl fmt::Display for Contested {
                  excluding it from NetworkManager or systemd-networkd"
             }
             Op::KernelRoute(..) | Op::Rule(..) => "see who does it (ip monitor route rule)",
+            Op::LinkAddress(..) => "see who does it (ip monitor address)",
             Op::Neighbour(..) | Op::Fdb(..) => "see who does it (ip monitor neigh)",
             Op::LinkSettings(..)
             | Op::BpfRoute(..)
@@ -164,6 +165,9 @@ impl fmt::Display for Object<'_> {
             Op::Fdb(key, value) => {
                 let verb = verb(value.is_some());
                 write!(f, "{verb} forwarding entry {} on {}", key.mac, key.link)
+            }
+            Op::LinkAddress(key, set) => {
+                write!(f, "{} address {} of {}", verb(*set), key.address, key.link)
             }
             Op::BpfRoute(prefix, value) => {
                 write!(f, "{} BPF route {prefix}", verb(value.is_some()))

@@ -161,6 +161,7 @@ fn len(op: &Op) -> usize {
         | Op::TunnelDevice(..)
         | Op::Neighbour(..)
         | Op::Fdb(..)
+        | Op::LinkAddress(..)
         | Op::BpfRoute(..)
         | Op::Rule(..)
         | Op::Attachment(..)

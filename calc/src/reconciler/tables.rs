@@ -5,8 +5,8 @@
 use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, time::Instant};
 
 use ipc_proto::{
-    BpfRoute, KernelRoute, Known, Link, LinkState, Many, Op, OpError, RouteKey, RouteKind, Tunnel,
-    TunnelDevice,
+    BpfRoute, KernelRoute, Known, Link, LinkAddressKey, LinkState, Many, Op, OpError, RouteKey,
+    RouteKind, Tunnel, TunnelDevice,
     view::{self, Reason, Row},
 };
 use ipnet::IpNet;
@@ -22,10 +22,12 @@ use super::{
 use crate::{
     delta::{Actual, Change},
     flows::{Flows, Gate, Lead, Leads, Owner, Pods, is_others, of_bpf, of_kernel},
+    prefix::Family,
     reading::{All, Reading},
     table::{
         Act, Alarm, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Entry, Fdb,
-        KernelRoutes, Kind, LinkSettings, Neighbours, Rules, Table, TunnelDevices, Verdict,
+        KernelRoutes, Kind, LinkAddresses, LinkSettings, Neighbours, Rules, Table, TunnelDevices,
+        Verdict,
     },
 };
 
@@ -41,6 +43,7 @@ pub(super) struct Tables {
     tunnel_devices: Table<TunnelDevices>,
     neighbours: Table<Neighbours>,
     fdb: Table<Fdb>,
+    link_addresses: Table<LinkAddresses>,
     bpf_v4: Table<BpfRoutes>,
     bpf_v6: Table<BpfRoutes>,
     kernel_routes: Table<KernelRoutes>,
@@ -176,6 +179,7 @@ impl Tables {
             tunnel_devices,
             neighbours,
             fdb,
+            link_addresses,
             bpf_v4,
             bpf_v6,
             kernel_routes,
@@ -189,6 +193,8 @@ impl Tables {
         recovered.extend(resync(now, &mut self.tunnel_devices, tunnel_devices));
         recovered.extend(resync(now, &mut self.neighbours, neighbours));
         recovered.extend(resync(now, &mut self.fdb, fdb));
+        let link_addresses = self.less_others_addresses(link_addresses);
+        recovered.extend(resync(now, &mut self.link_addresses, link_addresses));
         let Self {
             bpf_v4: v4,
             bpf_v6: v6,
@@ -204,6 +210,21 @@ impl Tables {
         recovered.extend(resync(now, &mut self.endpoints, endpoints));
         recovered.extend(resync(now, &mut self.attachments, attachments));
         (links, recovered)
+    }
+
+    /// Leaves out addresses that are not ours, where none of their family is wanted on that link.
+    fn less_others_addresses(&self, mut read: All<LinkAddressKey, ()>) -> All<LinkAddressKey, ()> {
+        let is_peer = |other: &LinkAddressKey| {
+            let key = |address| LinkAddressKey {
+                link: other.link.clone(),
+                address,
+            };
+            let [first, last] = Family::of(other.address).ends();
+            let mut wanted = self.link_addresses.wanted(key(first)..=key(last));
+            wanted.next().is_some()
+        };
+        read.retain(|(key, ours)| ours.is_some() || is_peer(key));
+        read
     }
 
     /// Has routes that nobody wants stay until then, but for those whose prefix is wanted otherwise:
@@ -232,8 +253,16 @@ impl Tables {
     /// As [`doubt`](Self::doubt), for all but routes.
     pub(super) fn doubt_l2(&mut self, doubt: &Doubt) {
         let Doubt {
-            link, hung, gone, ..
+            link,
+            hung,
+            dropped,
+            gone,
+            ..
         } = doubt;
+        if *dropped {
+            self.link_addresses
+                .doubt(&Actual::Wrong, |key, _| key.link == *link);
+        }
         if *gone {
             // What has the interface in its key cannot even be named any more.
             self.link_settings
@@ -241,6 +270,8 @@ impl Tables {
             self.neighbours
                 .doubt(&Actual::Absent, |key, _| key.link == *link);
             self.fdb.doubt(&Actual::Absent, |key, _| key.link == *link);
+            self.link_addresses
+                .doubt(&Actual::Absent, |key, _| key.link == *link);
             self.endpoints.doubt(&Actual::Absent, |key, _| key == link);
             self.attachments
                 .doubt(&Actual::Absent, |key, _| key.link == *link);
@@ -248,6 +279,17 @@ impl Tables {
             self.neighbours
                 .doubt(&Actual::Wrong, |key, _| key.link == *link);
         }
+    }
+
+    /// Returns whether an interface that has dropped nothing is without an address that it should have:
+    /// others have taken that away.
+    pub(super) fn misses(&self, doubt: &Doubt) -> bool {
+        let key = |address: &IpAddr| LinkAddressKey {
+            link: doubt.link.clone(),
+            address: *address,
+        };
+        let mut lost = doubt.lost.iter().map(key);
+        !doubt.dropped && lost.any(|key| self.link_addresses.desired(&key).is_some())
     }
 
     fn doubt_routes(&mut self, doubt: &Doubt) {
@@ -275,6 +317,7 @@ impl Tables {
     /// Returns whether anything is known to hang on an interface that has it in its key.
     pub(super) fn has_any_on(&self, link: &Link) -> bool {
         self.neighbours.has_any(|key| key.link == *link)
+            || self.link_addresses.has_any(|key| key.link == *link)
             || self.fdb.has_any(|key| key.link == *link)
             || self.endpoints.has_any(|key| key == link)
             || self.attachments.has_any(|key| key.link == *link)
@@ -321,6 +364,7 @@ impl Tables {
             .retry(|_, device, _| device.is_some_and(|device| device.parent == *link));
         self.neighbours.retry(|key, _, _| key.link == *link);
         self.fdb.retry(|key, _, _| key.link == *link);
+        self.link_addresses.retry(|key, _, _| key.link == *link);
         self.kernel_routes
             .retry(|_, route, _| route.is_some_and(|route| uses(route, link)));
         self.endpoints.retry(|key, _, _| key == link);
@@ -339,6 +383,7 @@ impl Tables {
         self.tunnel_devices.tick(now);
         self.neighbours.tick(now);
         self.fdb.tick(now);
+        self.link_addresses.tick(now);
         self.bpf_v4.tick(now);
         self.bpf_v6.tick(now);
         self.kernel_routes.tick(now);
@@ -382,6 +427,7 @@ impl Tables {
         offer(&self.tunnel_devices, &SETS, steps);
         offer(&self.fdb, &SETS, steps);
         offer(&self.neighbours, &SETS, steps);
+        offer(&self.link_addresses, &SETS, steps);
         offer(&self.endpoints, &SETS, steps);
         let gate = |op: &Op| flows.gate(op, |pods| self.leads_to(op, pods));
         let is_open = |op: &Op| gate(op) == Gate::Open;
@@ -413,6 +459,7 @@ impl Tables {
             steps.extend(ready(map, clears).skip(in_the_way(map)));
         }
         offer(&self.endpoints, clears, steps);
+        offer(&self.link_addresses, clears, steps);
         offer(&self.neighbours, clears, steps);
         offer(&self.fdb, clears, steps);
         offer(&self.tunnel_devices, clears, steps);
@@ -476,6 +523,7 @@ impl Tables {
             | Op::TunnelDevice(..)
             | Op::Neighbour(..)
             | Op::Fdb(..)
+            | Op::LinkAddress(..)
             | Op::Rule(..)
             | Op::Attachment(..)
             | Op::Endpoint(..)
@@ -500,6 +548,7 @@ impl Tables {
             view::Kind::TunnelDevices => self.tunnel_devices.counts(sweep),
             view::Kind::Neighbours => self.neighbours.counts(sweep),
             view::Kind::Fdb => self.fdb.counts(sweep),
+            view::Kind::LinkAddresses => self.link_addresses.counts(sweep),
             view::Kind::BpfRoutes => self.bpf_v4.counts(sweep) + self.bpf_v6.counts(sweep),
             view::Kind::KernelRoutes => {
                 let routes = self.routes();
@@ -542,6 +591,7 @@ impl Tables {
             view::Kind::TunnelDevices => rows.of(self.tunnel_devices.entries()),
             view::Kind::Neighbours => rows.of(self.neighbours.entries()),
             view::Kind::Fdb => rows.of(self.fdb.entries()),
+            view::Kind::LinkAddresses => rows.of(self.link_addresses.entries()),
             view::Kind::BpfRoutes => rows.of(self.bpf_v4.entries().chain(self.bpf_v6.entries())),
             view::Kind::KernelRoutes => {
                 let entries = self.routes().into_iter().flat_map(Table::entries);
@@ -585,6 +635,7 @@ impl Tables {
             Op::TunnelDevice(key, value) => self.tunnel_devices.act(key, value, act),
             Op::Neighbour(key, value) => self.neighbours.act(key, value, act),
             Op::Fdb(key, value) => self.fdb.act(key, value, act),
+            Op::LinkAddress(key, set) => self.link_addresses.act(key, set.then_some(()), act),
             Op::BpfRoute(key @ IpNet::V4(_), value) => self.bpf_v4.act(key, value, act),
             Op::BpfRoute(key @ IpNet::V6(_), value) => self.bpf_v6.act(key, value, act),
             Op::KernelRoute(key, value) => self.kernel_routes.act(key, value, act),
@@ -600,11 +651,12 @@ impl Tables {
     /// All tables but those that are left to others.
     fn all(&self) -> impl Iterator<Item = (view::Kind, &dyn AnyTable)> {
         let routes = self.routes().map(|table| -> &dyn AnyTable { table });
-        let all: [(view::Kind, Option<&dyn AnyTable>); 10] = [
+        let all: [(view::Kind, Option<&dyn AnyTable>); 11] = [
             (view::Kind::LinkSettings, Some(&self.link_settings)),
             (view::Kind::TunnelDevices, Some(&self.tunnel_devices)),
             (view::Kind::Neighbours, Some(&self.neighbours)),
             (view::Kind::Fdb, Some(&self.fdb)),
+            (view::Kind::LinkAddresses, Some(&self.link_addresses)),
             (view::Kind::BpfRoutes, Some(&self.bpf_v4)),
             (view::Kind::BpfRoutes, Some(&self.bpf_v6)),
             (view::Kind::KernelRoutes, routes),
@@ -673,6 +725,7 @@ fn cleared(op: Op) -> Op {
         | Op::TunnelDevice(..)
         | Op::Neighbour(..)
         | Op::Fdb(..)
+        | Op::LinkAddress(..)
         | Op::Rule(..)
         | Op::Attachment(..)
         | Op::Endpoint(..)

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use ipc_proto::{
     AttachmentKey, BpfRoute, Endpoint, Flags, Hook, Hop, Incarnation, KernelRoute, Known, Link,
-    LinkRole, LinkState, Mac, NeighbourKey, Observed, OpError, Protocol, RouteKey, RouteKind, Step,
-    Sum, Table, view::Reason,
+    LinkAddressKey, LinkRole, LinkState, Mac, NeighbourKey, Observed, OpError, Protocol, RouteKey,
+    RouteKind, Step, Sum, Table, view::Reason,
 };
 
 use super::*;

@@ -3,8 +3,8 @@
 use std::{fmt::Debug, net::IpAddr};
 
 use ipc_proto::{
-    AttachmentKey, BpfRoute, Endpoint, FdbKey, KernelRoute, Link, LinkProfile, Mac, NeighbourKey,
-    Observed, Op, RouteKey, Rule, Tunnel, TunnelDevice,
+    AttachmentKey, BpfRoute, Endpoint, FdbKey, KernelRoute, Link, LinkAddressKey, LinkProfile, Mac,
+    NeighbourKey, Observed, Op, RouteKey, Rule, Tunnel, TunnelDevice,
 };
 use ipnet::IpNet;
 
@@ -97,6 +97,23 @@ impl Kind for Fdb {
 
     fn observed(key: FdbKey, value: Option<IpAddr>) -> Option<Observed> {
         Some(Observed::Fdb(key, value))
+    }
+}
+
+/// Addresses of this host on workloads' links.
+#[derive(Debug)]
+pub(crate) struct LinkAddresses;
+
+impl Kind for LinkAddresses {
+    type Key = LinkAddressKey;
+    type Value = ();
+
+    fn op(key: LinkAddressKey, value: Option<()>) -> Op {
+        Op::LinkAddress(key, value.is_some())
+    }
+
+    fn observed(key: LinkAddressKey, value: Option<()>) -> Option<Observed> {
+        Some(Observed::LinkAddress(key, value.is_some()))
     }
 }
 

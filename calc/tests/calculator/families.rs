@@ -88,11 +88,11 @@ fn both(event: Event) -> Option<(Event, Event)> {
             image.dsr_optout = nets(image.dsr_optout);
             (Event::Config(config), Event::Config(image))
         }
-        Event::Services(mut services) => {
-            services.prefixes.retain(|one| net(*one).is_some());
-            let mut image = services.clone();
-            image.prefixes = nets(image.prefixes);
-            (Event::Services(services), Event::Services(image))
+        Event::Bgp(mut bgp) => {
+            bgp.services.retain(|one| net(*one).is_some());
+            let mut image = bgp.clone();
+            image.services = nets(image.services);
+            (Event::Bgp(bgp), Event::Bgp(image))
         }
         Event::Link(LinkEvent::Set(state)) => {
             let (state, image) = link(state);

@@ -7,8 +7,8 @@
 use std::{env, fmt::Write, fs, net::IpAddr};
 
 use calc::event::{
-    Block, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool, RouteSource, SourceHint,
-    TunnelMode, Workload, WorkloadKey,
+    Bgp, Block, MigrationRole, Node, NodeAddress, NodeAddressKind, Peering, Pool, RouteSource,
+    SourceHint, TunnelMode, Workload, WorkloadKey,
 };
 use ipc_proto::{Link, LinkRole, LinkState, Mac, Tunnel};
 use ipnet::IpNet;
@@ -311,6 +311,10 @@ fn states() -> Vec<State> {
             }),
         },
         State {
+            name: "BIRD's peers among the workloads reach this host by an address on their own link",
+            world: peers(),
+        },
+        State {
             name: "IPv6 is as IPv4 but for neighbours of workloads",
             world: six(),
         },
@@ -354,6 +358,33 @@ fn six() -> World {
         "cali1",
         &["fd65::a:5/128"],
     );
+    world
+}
+
+/// Two workloads here that are peers, of which one's link is down, and one elsewhere.
+fn peers() -> World {
+    let mut world = cluster(TunnelMode::Never);
+    for (name, index, node) in [
+        ("cali5", 15, "node-a"),
+        ("cali6", 16, "node-a"),
+        ("cali7", 17, "node-b"),
+    ] {
+        link(&mut world, name, index, LinkRole::Workload, &[]);
+        workload(&mut world, node, name, name, &[]);
+    }
+    for workload in world.workloads.values_mut() {
+        workload.bgp_peer = workload.nets.is_empty();
+    }
+    for state in world.links.values_mut() {
+        state.up = state.link.index != 16;
+    }
+    world.bgp = Bgp {
+        peering: Peering {
+            v4: Some(ip("169.254.0.179")),
+            v6: Some(ip("fd12::179")),
+        },
+        ..Bgp::default()
+    };
     world
 }
 

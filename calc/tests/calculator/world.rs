@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write};
 
 use calc::{
     Calculator,
-    event::{Block, Config, Event, Node, Pool, Services, Workload, WorkloadKey},
+    event::{Bgp, Block, Config, Event, Node, Pool, Workload, WorkloadKey},
 };
 use ipc_proto::{BpfTarget, Hop, KernelRoute, LinkEvent, LinkState, Op, RouteKind};
 use ipnet::IpNet;
@@ -22,7 +22,7 @@ pub(crate) struct World {
     pub(crate) workloads: BTreeMap<WorkloadKey, Workload>,
     pub(crate) links: BTreeMap<u32, LinkState>,
     pub(crate) config: Config,
-    pub(crate) services: Services,
+    pub(crate) bgp: Bgp,
 }
 
 impl World {
@@ -40,7 +40,7 @@ impl World {
             Event::Block(cidr, block) => set(&mut self.blocks, cidr, block),
             Event::Workload(key, workload) => set(&mut self.workloads, key, workload),
             Event::Config(config) => self.config = config,
-            Event::Services(services) => self.services = services,
+            Event::Bgp(bgp) => self.bgp = bgp,
             Event::Link(LinkEvent::Set(state)) => {
                 self.links.insert(state.link.index, state);
             }
@@ -84,8 +84,8 @@ impl World {
         if self.config != to.config {
             events.push(Event::Config(to.config.clone()));
         }
-        if self.services != to.services {
-            events.push(Event::Services(to.services.clone()));
+        if self.bgp != to.bgp {
+            events.push(Event::Bgp(to.bgp.clone()));
         }
         events
     }
@@ -175,15 +175,20 @@ fn text(op: &Op) -> (u8, String, Option<String>) {
             format!("fdb {} on {}", key.mac, key.link),
             node.map(|node| node.to_string()),
         ),
-        Op::Endpoint(link, endpoint) => (
+        Op::LinkAddress(key, set) => (
             5,
+            format!("address {} of {}", key.address, key.link),
+            set.then(|| "set".to_owned()),
+        ),
+        Op::Endpoint(link, endpoint) => (
+            6,
             format!("endpoint {link}"),
             endpoint
                 .as_ref()
                 .map(|e| format!("{} behind {}", e.workload_mac, e.host_mac)),
         ),
         Op::BpfRoute(cidr, route) => (
-            6,
+            7,
             format!("bpf {cidr}"),
             route.as_ref().map(|route| match &route.target {
                 BpfTarget::None => route.flags.to_string(),
@@ -192,17 +197,17 @@ fn text(op: &Op) -> (u8, String, Option<String>) {
             }),
         ),
         Op::KernelRoute(key, route) => (
-            7,
+            8,
             format!("route {} metric {}", key.prefix, key.metric),
             route.as_ref().map(kernel_route),
         ),
         Op::Attachment(key, attached) => (
-            8,
+            9,
             format!("program at {:?} of {}", key.hook, key.link).to_lowercase(),
             attached.then(|| "attached".to_owned()),
         ),
         Op::Rule(rule, wanted) => (
-            9,
+            10,
             format!(
                 "rule {} IPv{}",
                 rule.priority,

@@ -97,7 +97,7 @@ fn the_cluster_holds_what_its_documents_say() {
                 assert_eq!([node, orchestrator, endpoint], ["node-1", "k8s", "eth0"]);
                 assert_eq!(workload.interface.as_str(), "calicc0d8e6b07d");
             }
-            Event::Services(services) => assert_eq!(services.prefixes.len(), 4),
+            Event::Bgp(services) => assert_eq!(services.services.len(), 4),
             Event::Node(..)
             | Event::Pool(..)
             | Event::Block(..)
@@ -168,7 +168,7 @@ fn apply(state: &mut BTreeMap<String, String>, events: &[Event]) {
             Event::Block(key, value) => (format!("block {key}"), text(value.as_ref())),
             Event::Workload(key, value) => (format!("{key:?}"), text(value.as_ref())),
             Event::Config(value) => ("config".to_owned(), text(Some(value))),
-            Event::Services(value) => ("services".to_owned(), text(Some(value))),
+            Event::Bgp(value) => ("services".to_owned(), text(Some(value))),
             Event::Link(_) | Event::Links(_) => continue,
         };
         match value {

@@ -294,8 +294,8 @@ fn one_wrong_service_prefix_takes_all_of_them() {
             .events
             .iter()
             .flat_map(|event| {
-                if let Event::Services(services) = event {
-                    services.prefixes.as_slice()
+                if let Event::Bgp(services) = event {
+                    services.services.as_slice()
                 } else {
                     &[]
                 }
@@ -323,4 +323,39 @@ fn one_wrong_service_prefix_takes_all_of_them() {
         problem.contains("spec.serviceExternalIPs[0].cidr"),
         "{problem}"
     );
+}
+
+#[test]
+fn a_wrong_peering_address_takes_nothing_else() {
+    let spec = "serviceClusterIPs: [{cidr: 10.96.0.0/16}], localWorkloadPeeringIPV4: '169.254.0.179', \
+                localWorkloadPeeringIPV6: 'fe80::179'";
+    let bgp = |spec: &str| {
+        let update = read(&document("BGPConfiguration", "default", spec));
+        let mut found = update.events.iter().filter_map(|event| {
+            if let Event::Bgp(bgp) = event {
+                Some(bgp.clone())
+            } else {
+                None
+            }
+        });
+        (found.next_back().unwrap(), update.problems.join(" "))
+    };
+    let (good, problems) = bgp(spec);
+    assert_eq!(good.peering.v4, Some("169.254.0.179".parse().unwrap()));
+    assert_eq!(good.peering.v6, Some("fe80::179".parse().unwrap()));
+    assert_eq!((good.services.len(), problems.as_str()), (1, ""));
+    for (wrong, said) in [
+        ("fe80::1", "is not of the family IPv4"),
+        ("169.254.0.179/32", "is not an IP address"),
+    ] {
+        let (found, problems) = bgp(&spec.replace("169.254.0.179", wrong));
+        let mut without = good.clone();
+        without.peering.v4 = None;
+        assert_eq!(found, without);
+        assert!(
+            problems.contains("spec.localWorkloadPeeringIPV4"),
+            "{problems}"
+        );
+        assert!(problems.contains(said), "{problems}");
+    }
 }

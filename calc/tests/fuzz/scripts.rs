@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use calc::event::{
-    Block, Config, Event, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool, RouteSource,
-    Services, TunnelMode, Workload, WorkloadKey,
+    Bgp, Block, Config, Event, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool,
+    RouteSource, TunnelMode, Workload, WorkloadKey,
 };
 use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Mac, Tunnel};
 use ipnet::IpNet;
@@ -197,7 +197,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (net(), option::weighted(0.8, block)).prop_map(|(c, v)| Event::Block(c, v)),
         3 => workload().prop_map(|(key, value)| Event::Workload(key, value)),
         1 => config().prop_map(Event::Config),
-        1 => vec(net(), 0..4).prop_map(|prefixes| Event::Services(Services { prefixes })),
+        1 => vec(net(), 0..4).prop_map(|services| Event::Bgp(Bgp { services, ..Bgp::default() })),
         2 => link().prop_map(|state| Event::Link(LinkEvent::Set(state))),
         1 => link().prop_map(|state| Event::Link(LinkEvent::Gone(state.link))),
         1 => vec(link(), 0..4).prop_map(|states| {

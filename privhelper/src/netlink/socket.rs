@@ -173,7 +173,10 @@ pub(crate) struct Refused {
 impl Refused {
     /// Returns whether the reason is that the object is absent.
     pub(crate) fn is_absence(&self) -> bool {
-        matches!(self.errno, Errno::ESRCH | Errno::ENOENT)
+        matches!(
+            self.errno,
+            Errno::ESRCH | Errno::ENOENT | Errno::EADDRNOTAVAIL
+        )
     }
 }
 

@@ -1,12 +1,13 @@
-//! Which neighbours, forwarding entries, tunnel devices and sysctls a request may touch.
+//! Which neighbours, forwarding entries, addresses, tunnel devices and sysctls a request may touch.
 
 use std::net::IpAddr;
 
 use ipc_proto::{
-    Endpoint, FdbKey, Link, LinkProfile, LinkRole, Mac, NeighbourKey, OpError, Tunnel, TunnelDevice,
+    Endpoint, FdbKey, Link, LinkAddressKey, LinkProfile, LinkRole, Mac, NeighbourKey, OpError,
+    Tunnel, TunnelDevice,
 };
 
-use super::{denied, is_unicast, profile, resolve};
+use super::{Policy, denied, is_global_unicast, is_unicast, profile, resolve};
 use crate::links::Links;
 
 /// VXLAN network identifiers are below this (RFC 7348).
@@ -116,6 +117,26 @@ pub(super) fn check_workload(link: &Link, links: &Links) -> Result<(), OpError> 
         LinkRole::Tunnel(_) | LinkRole::Uplink | LinkRole::Other => {
             Err(denied(format!("{link} is no workload's link")))
         }
+    }
+}
+
+impl Policy {
+    /// Lets through an address that a workload may reach this host by, on its own link.
+    pub(super) fn check_link_address(
+        &self,
+        key: &LinkAddressKey,
+        links: &Links,
+    ) -> Result<(), OpError> {
+        check_workload(&key.link, links)?;
+        let address = key.address;
+        if !is_unicast(address) {
+            return Err(denied(format!("address {address}")));
+        }
+        // One of the link alone is nobody's elsewhere.
+        if is_global_unicast(address) {
+            self.check_prefix(&address.into())?;
+        }
+        Ok(())
     }
 }
 

@@ -169,7 +169,8 @@ impl Policy {
         }
     }
 
-    fn check_prefix(&self, prefix: &IpNet) -> Result<(), OpError> {
+    /// Refuses what nobody's pods can have, or the administrator does not allow.
+    pub(super) fn check_prefix(&self, prefix: &IpNet) -> Result<(), OpError> {
         if *prefix != prefix.trunc() {
             return Err(denied(format!("{prefix} has bits beyond its length")));
         }

@@ -4,8 +4,8 @@ mod programs;
 mod properties;
 
 use ipc_proto::{
-    BpfRoute, BpfTarget, FdbKey, Flags, Hop, KernelRoute, Mac, NeighbourKey, Protocol, RouteKey,
-    RouteKind, Rule, Table, TunnelDevice,
+    BpfRoute, BpfTarget, FdbKey, Flags, Hop, KernelRoute, LinkAddressKey, Mac, NeighbourKey,
+    Protocol, RouteKey, RouteKind, Rule, Table, TunnelDevice,
 };
 
 use super::*;
@@ -156,6 +156,9 @@ fn what_calc_asks_for_is_let_through() {
             },
             Some(Mac([2, 0, 0, 0, 0, 1])),
         ),
+        link_address(link(3, "cali1"), "169.254.0.179"),
+        link_address(link(3, "cali1"), "fe80::179"),
+        link_address(link(3, "cali1"), "fd12::179"),
         Op::Fdb(
             FdbKey {
                 link: link(4, "vxlan.calico"),
@@ -166,6 +169,11 @@ fn what_calc_asks_for_is_let_through() {
     ] {
         assert_eq!(try_op(&policy, op.clone()), Ok(()), "{op:?}");
     }
+}
+
+fn link_address(link: Link, address: &str) -> Op {
+    let address = address.parse().unwrap();
+    Op::LinkAddress(LinkAddressKey { link, address }, true)
 }
 
 fn device() -> TunnelDevice {
@@ -202,6 +210,14 @@ fn what_must_not_be_touched_is_refused() {
     let mac = [2, 0, 0, 0, 0, 1];
     let (cali, eth0) = (|| link(3, "cali1"), || link(2, "eth0"));
     for (op, said) in [
+        (link_address(eth0(), "169.254.0.179"), "no workload's link"),
+        (
+            link_address(link(4, "vxlan.calico"), "169.254.0.179"),
+            "no workload's link",
+        ),
+        (link_address(cali(), "127.0.0.1"), "address 127.0.0.1"),
+        (link_address(cali(), "ff02::1"), "address ff02::1"),
+        (link_address(cali(), "255.255.255.255"), "address 255"),
         (bpf("10.1.0.1/26", 0, BpfTarget::None), "bits beyond"),
         (bpf("127.0.0.0/16", 0, BpfTarget::None), "127.0.0.0/8"),
         (bpf("fe80::/64", 0, BpfTarget::None), "fe80::/10"),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipc_proto::{
     AttachmentKey, Batch, BatchId, BpfRoute, BpfTarget, Endpoint, FdbKey, Flags, Hook, Hop,
-    KernelRoute, Lane, Lease, Link, LinkProfile, Mac, Masquerade, NeighbourKey, Op,
+    KernelRoute, Lane, Lease, Link, LinkAddressKey, LinkProfile, Mac, Masquerade, NeighbourKey, Op,
     ProgramSettings, Protocol, RouteKey, RouteKind, Rule, Step, Table, Tunnel, TunnelDevice,
 };
 use ipnet::IpNet;
@@ -185,6 +185,8 @@ fn op() -> impl Strategy<Value = Op> {
     });
     let neighbour = (link(), address()).prop_map(|(link, address)| NeighbourKey { link, address });
     let fdb = (link(), mac()).prop_map(|(link, mac)| FdbKey { link, mac });
+    let link_address =
+        (link(), address()).prop_map(|(link, address)| LinkAddressKey { link, address });
     let hook = select(&[Hook::Ingress, Hook::Egress][..]);
     let attachment = (link(), hook).prop_map(|(link, hook)| AttachmentKey { link, hook });
     let endpoint =
@@ -207,6 +209,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (tunnel(), option::weighted(0.9, device())).prop_map(|(t, d)| Op::TunnelDevice(t, d)),
         2 => (neighbour, option::of(mac())).prop_map(|(key, mac)| Op::Neighbour(key, mac)),
         2 => (fdb, option::of(address())).prop_map(|(key, to)| Op::Fdb(key, to)),
+        2 => (link_address, any::<bool>()).prop_map(|(key, set)| Op::LinkAddress(key, set)),
         4 => (prefix(), option::weighted(0.8, bpf())).prop_map(|(p, r)| Op::BpfRoute(p, r)),
         8 => (key, option::weighted(0.9, route())).prop_map(|(k, r)| Op::KernelRoute(k, r)),
         2 => (rule(), any::<bool>()).prop_map(|(rule, wanted)| Op::Rule(rule, wanted)),

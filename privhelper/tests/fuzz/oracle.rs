@@ -68,6 +68,24 @@ pub(crate) fn forbidden(policy: &Policy, links: &Links, lane: Lane, op: &Op) -> 
             (!one_host(key.mac.0) || !can_be_a_host(destination))
                 .then_some("a forwarding entry that leads to no host")
         }
+        Op::LinkAddress(key, _) => {
+            if !names.is_workload(&key.link) {
+                return Some("an address on a link of others");
+            }
+            if !can_be_a_host(key.address) {
+                return Some("an address that is no host's");
+            }
+            let prefix = IpNet::from(key.address);
+            let of_link =
+                |(base, length): (&str, u8)| is_inside(&prefix, base.parse().unwrap(), length);
+            if [("169.254.0.0", 16), ("fe80::", 10)]
+                .into_iter()
+                .any(of_link)
+            {
+                return None;
+            }
+            place(policy, &prefix)
+        }
         Op::BpfRoute(prefix, route) => place(policy, prefix).or_else(|| {
             let route = route.as_ref()?;
             match &route.target {

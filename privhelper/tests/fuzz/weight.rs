@@ -35,6 +35,7 @@ fn hanging(op: &Op) -> usize {
         | Op::TunnelDevice(..)
         | Op::Neighbour(..)
         | Op::Fdb(..)
+        | Op::LinkAddress(..)
         | Op::BpfRoute(..)
         | Op::Rule(..)
         | Op::Attachment(..)

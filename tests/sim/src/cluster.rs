@@ -8,8 +8,8 @@ use std::{
 };
 
 use calc::event::{
-    Block, Config, Event, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool, RouteSource,
-    Services, SourceHint, TunnelMode, Workload, WorkloadKey,
+    Bgp, Block, Config, Event, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool,
+    RouteSource, SourceHint, TunnelMode, Workload, WorkloadKey,
 };
 use ipc_proto::{IfName, Mac};
 use ipnet::IpNet;
@@ -129,7 +129,7 @@ pub(super) fn event(doc: Doc, variant: Option<u16>) -> Event {
             variant.map(|variant| workload(slot, variant)),
         ),
         Doc::Config => Event::Config(variant.map(config).unwrap_or_default()),
-        Doc::Services => Event::Services(variant.map(services).unwrap_or_default()),
+        Doc::Services => Event::Bgp(variant.map(services).unwrap_or_default()),
     }
 }
 
@@ -268,7 +268,7 @@ fn config(variant: u16) -> Config {
     config
 }
 
-fn services(variant: u16) -> Services {
+fn services(variant: u16) -> Bgp {
     let all = [
         net(v4(10, 96, 0, 0), 16),
         net(v4(10, 66, 0, 0), 24),
@@ -277,8 +277,9 @@ fn services(variant: u16) -> Services {
         net(v6(96, 0), 112),
     ];
     let chosen = (0..).zip(all).filter(|(bit, _)| has(variant, *bit));
-    Services {
-        prefixes: chosen.map(|(_, prefix)| prefix).collect(),
+    Bgp {
+        services: chosen.map(|(_, prefix)| prefix).collect(),
+        ..Bgp::default()
     }
 }
 

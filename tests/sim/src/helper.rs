@@ -414,6 +414,7 @@ fn kind(item: &Observed) -> Option<Many> {
         | Observed::TunnelDevice(..)
         | Observed::Neighbour(..)
         | Observed::Fdb(..)
+        | Observed::LinkAddress(..)
         | Observed::Endpoint(..)
         | Observed::Attachment(_)
         | Observed::Rule(_)

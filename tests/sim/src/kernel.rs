@@ -132,6 +132,7 @@ pub(super) fn lead(op: &Op) -> Option<(IpAddr, u32)> {
         | Op::TunnelDevice(..)
         | Op::Neighbour(..)
         | Op::Fdb(..)
+        | Op::LinkAddress(..)
         | Op::Rule(..)
         | Op::Attachment(..)
         | Op::Endpoint(..)
@@ -162,7 +163,8 @@ impl Key {
             Op::Fdb(key, _) => Self::Fdb(key.link.index, key.mac),
             Op::BpfRoute(prefix, _) => Self::Bpf(*prefix),
             Op::KernelRoute(key, _) => Self::Route(key.clone()),
-            Op::Rule(..)
+            Op::LinkAddress(..)
+            | Op::Rule(..)
             | Op::Attachment(..)
             | Op::Endpoint(..)
             | Op::Vtep(..)

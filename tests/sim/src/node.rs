@@ -318,7 +318,8 @@ pub(super) fn is_set(op: &Op) -> bool {
         Op::Fdb(_, value) => value.is_some(),
         Op::BpfRoute(_, value) => value.is_some(),
         Op::KernelRoute(_, value) => value.is_some(),
-        Op::Rule(..)
+        Op::LinkAddress(..)
+        | Op::Rule(..)
         | Op::Attachment(..)
         | Op::Endpoint(..)
         | Op::Vtep(..)

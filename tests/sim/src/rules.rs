@@ -258,7 +258,8 @@ fn kind(op: &Op) -> &'static str {
         Op::BpfRoute(_, None) => "cleared BPF route",
         Op::KernelRoute(_, Some(_)) => "set kernel route",
         Op::KernelRoute(_, None) => "cleared kernel route",
-        Op::Rule(..)
+        Op::LinkAddress(..)
+        | Op::Rule(..)
         | Op::Attachment(..)
         | Op::Endpoint(..)
         | Op::Vtep(..)

@@ -20,8 +20,8 @@ use std::{
 use ::calc::{
     Calculator,
     event::{
-        Config as Settings, Event as Input, MigrationRole, ServiceLoopPrevention, Services,
-        Workload, WorkloadKey,
+        Bgp, Config as Settings, Event as Input, MigrationRole, ServiceLoopPrevention, Workload,
+        WorkloadKey,
     },
 };
 use ipc_proto::{IfName, LinkEvent, Op};
@@ -217,9 +217,11 @@ impl Node {
             Event::BgpConfig(config) => {
                 let lists = [&config.cluster, &config.external, &config.load_balancer];
                 let prefixes = lists.into_iter().flat_map(|list| text::nets(list));
-                let prefixes = prefixes.collect();
-                self.calculator
-                    .handle(Input::Services(Services { prefixes }));
+                let services = prefixes.collect();
+                self.calculator.handle(Input::Bgp(Bgp {
+                    services,
+                    ..Bgp::default()
+                }));
             }
             Event::MapFault(fault) => {
                 self.set_fault(fault);

@@ -179,3 +179,70 @@ fn without_ipv6_and_vxlan_nothing_of_them_is_left_and_all_comes_back() {
         },
     );
 }
+
+#[test]
+fn birds_peers_reach_the_host_by_an_address_on_their_own_link() {
+    test(
+        "settings::birds_peers_reach_the_host_by_an_address_on_their_own_link",
+        |world| {
+            let [node, _] = &mut world.nodes;
+            let before = node.kernel_state();
+            // Whatever is on the links of others is their business.
+            node.netns
+                .run("ip address add 169.254.9.9/32 dev cali-frontend scope link");
+            let bgp = |spec: &str| {
+                let text = format!(
+                    "apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {{name: default}}\n\
+                     spec: {{{spec}}}\n"
+                );
+                std::fs::write(node.document("bgp.yaml"), text).unwrap();
+            };
+            node.edit(
+                "workloads.yaml",
+                "name: node--1-k8s-cart-eth0",
+                "name: node--1-k8s-cart-eth0\n  labels: {role: router}",
+            );
+            let peer = "apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: routers}\n\
+                        spec: {node: node-1, asNumber: 65000, localWorkloadSelector: \"role == 'router'\"}\n";
+            std::fs::write(node.document("peers.yaml"), peer).unwrap();
+            bgp("localWorkloadPeeringIPV4: 169.254.0.179, localWorkloadPeeringIPV6: 'fd12::179'");
+            let addresses = "ip address show dev cali-cart";
+            let both = ["169.254.0.179/32 scope link proto 80", "fd12::179/128"];
+            shows(node, addresses, &both);
+            // What others take away is there again, and told.
+            for command in [
+                "ip address del 169.254.0.179/32 dev cali-cart",
+                "ip -6 address flush dev cali-cart",
+                "ip link set cali-cart down && ip link set cali-cart up",
+            ] {
+                node.netns.within(move || shell(command)).join().unwrap();
+                shows(node, addresses, &both);
+            }
+            eventually("the drift is counted", || {
+                let status = cairnctl(node, "status");
+                status.contains("link-address").then_some(()).ok_or(status)
+            });
+            // Another one of their kind goes, of another kind it stays, as on another link.
+            node.netns
+                .run("ip address add 169.254.8.8/32 dev cali-cart scope link");
+            node.netns
+                .run("ip address add 169.254.8.9/24 dev cali-cart");
+            cairnctl(node, "resync");
+            lacks(node, addresses, &["169.254.8.8"]);
+            // Another address takes its place, and one that is wrong takes nothing with it.
+            bgp("localWorkloadPeeringIPV4: 169.254.0.180, localWorkloadPeeringIPV6: nonsense");
+            shows(node, addresses, &["169.254.0.180", "169.254.8.9/24"]);
+            lacks(node, addresses, &["169.254.0.179", "fd12::179"]);
+            std::fs::remove_file(node.document("peers.yaml")).unwrap();
+            lacks(node, addresses, &["169.254.0.180"]);
+            let shown = node.netns.run("ip address show dev cali-frontend");
+            assert!(shown.contains("169.254.9.9/32"), "{shown}");
+            std::fs::remove_file(node.document("bgp.yaml")).unwrap();
+            node.netns
+                .run("ip address del 169.254.8.9/24 dev cali-cart");
+            node.netns
+                .run("ip address del 169.254.9.9/32 dev cali-frontend");
+            is_again(node, &before);
+        },
+    );
+}

@@ -1,7 +1,8 @@
 //! Tunnel devices, neighbours, forwarding entries and sysctls: set, read back, changed, cleared.
 
 use ipc_proto::{
-    FdbKey, LinkProfile, Mac, NeighbourKey, Observed, Op, OpError, Tunnel, TunnelDevice,
+    FdbKey, LinkAddressKey, LinkProfile, Mac, NeighbourKey, Observed, Op, OpError, Tunnel,
+    TunnelDevice,
 };
 use tests::{
     helper::{Calc, link},
@@ -406,6 +407,102 @@ fn forwarding_is_forced_only_where_the_host_does_not_forward() {
             calc.must_apply([set]).await;
             assert_eq!(shell(forced).trim(), "1");
             assert!(calc.read().await.contains(&found));
+        },
+    );
+}
+
+#[test]
+fn addresses_of_workloads_links_are_set_read_back_and_cleared_there_and_nowhere_else() {
+    test(
+        "l2::addresses_of_workloads_links_are_set_read_back_and_cleared_there_and_nowhere_else",
+        || async {
+            let (_helper, mut calc) = world().await;
+            shell("ip link add cali2 type veth peer name peer2 && ip link set cali2 up");
+            calc.hello().await;
+            let key = |name: &str, text: &str| LinkAddressKey {
+                link: link(name),
+                address: address(text),
+            };
+            async fn read(calc: &mut Calc) -> Vec<String> {
+                let mut found = calc.read().await;
+                found.retain(|item| matches!(item, Observed::LinkAddress(..)));
+                sorted(found)
+            }
+            let found = |keys: &[(LinkAddressKey, bool)]| {
+                let items = keys.iter().cloned();
+                sorted(
+                    items
+                        .map(|(key, ours)| Observed::LinkAddress(key, ours))
+                        .collect(),
+                )
+            };
+            // What is another's for its length, its scope, its protocol or its link.
+            shell(
+                "ip address add 169.254.7.1/24 dev cali1
+                 ip address add 10.7.0.1/32 dev cali1
+                 ip address add 169.254.7.2/32 dev cali1 scope link proto 99
+                 ip address add 169.254.7.3/32 dev eth0 scope link
+                 ip address add fd77::1/64 dev cali1",
+            );
+            let before = shell("ip -o address");
+            assert_eq!(read(&mut calc).await, found(&[]));
+            let wanted = [
+                key("cali1", "169.254.0.179"),
+                key("cali2", "169.254.0.179"),
+                key("cali1", "fd12::179"),
+                key("cali2", "fe80::179"),
+            ];
+            // As another agent would have made them.
+            shell(
+                "ip address add 169.254.0.179/32 dev cali1 scope link
+                 ip address add fd12::179/128 dev cali1
+                 ip address add 169.254.0.180/32 dev cali1 scope link",
+            );
+            let theirs = [
+                (wanted[0].clone(), false),
+                (wanted[2].clone(), false),
+                (key("cali1", "169.254.0.180"), false),
+            ];
+            assert_eq!(read(&mut calc).await, found(&theirs));
+            for _ in 0..2 {
+                let ops = wanted.iter().map(|key| Op::LinkAddress(key.clone(), true));
+                calc.must_apply(ops.collect::<Vec<_>>()).await;
+                let mut ours = wanted.clone().map(|key| (key, true)).to_vec();
+                ours.push(theirs[2].clone());
+                assert_eq!(read(&mut calc).await, found(&ours));
+            }
+            let shown = shell("ip -o address show dev cali2");
+            assert!(
+                shown.contains("169.254.0.179/32 scope link proto 80"),
+                "{shown}"
+            );
+            // It is of use at once, and no route leads to it.
+            assert!(!shown.contains("tentative"), "{shown}");
+            let routes = shell("ip -6 route show");
+            assert!(!routes.contains("fd12::179"), "{routes}");
+            for _ in 0..2 {
+                let ops = wanted.iter().map(|key| Op::LinkAddress(key.clone(), false));
+                let more = Op::LinkAddress(theirs[2].0.clone(), false);
+                calc.must_apply(ops.chain([more]).collect::<Vec<_>>()).await;
+                assert_eq!(shell("ip -o address"), before);
+            }
+            let failed = calc
+                .apply([Op::LinkAddress(key("eth0", "169.254.7.3"), false)])
+                .await;
+            assert!(
+                matches!(failed.as_slice(), [(0, OpError::Denied(_))]),
+                "{failed:?}"
+            );
+            // Of a link that is gone, nothing is left to clear.
+            let gone = key("cali2", "169.254.0.179");
+            calc.must_apply([Op::LinkAddress(gone.clone(), true)]).await;
+            shell("ip link del cali2");
+            let failed = calc.apply([Op::LinkAddress(gone, false)]).await;
+            assert!(
+                matches!(failed.as_slice(), [(0, OpError::StaleLink(_))]),
+                "{failed:?}"
+            );
+            assert_eq!(read(&mut calc).await, found(&[]));
         },
     );
 }

@@ -22,7 +22,7 @@ use crate::{
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     Config,
-    Services,
+    Bgp,
     Node(ObjectKey),
     Pool(IpNet),
     Block(IpNet),
@@ -48,14 +48,14 @@ impl Store {
     ) -> Vec<Subject> {
         let mut subjects = Vec::new();
         if self.told.is_none() {
-            subjects.extend([Subject::Config, Subject::Services]);
+            subjects.extend([Subject::Config, Subject::Bgp]);
         }
         let (mut migrations, mut peers) = (Vec::new(), Vec::new());
         let mut labels_of_node = false;
         let mut take = |key: &ObjectKey, value: Option<&Value>| match value {
             None => {}
             Some(Value::Settings(_) | Value::SelectedSettings(_)) => self.config(&mut subjects),
-            Some(Value::Services(_)) => subjects.push(Subject::Services),
+            Some(Value::Bgp(_)) => subjects.push(Subject::Bgp),
             Some(Value::Node(..)) => {
                 subjects.push(Subject::Node(key.clone()));
                 if *key.name == *self.node {
@@ -222,9 +222,9 @@ impl Sight<'_> {
         let first = |kind, cidr| objects.value(objects.with_cidr(kind, cidr).next()?);
         match subject {
             Subject::Config => Event::Config(self.effective.config.clone()),
-            Subject::Services => match self.store.value(Kind::BgpConfiguration, "default") {
-                Some(Value::Services(services)) => Event::Services(services.clone()),
-                _ => Event::Services(crate::event::Services::default()),
+            Subject::Bgp => match self.store.value(Kind::BgpConfiguration, "default") {
+                Some(Value::Bgp(bgp)) => Event::Bgp(bgp.clone()),
+                _ => Event::Bgp(crate::event::Bgp::default()),
             },
             Subject::Node(key) => {
                 let node = match objects.value(key) {

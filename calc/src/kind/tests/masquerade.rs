@@ -33,7 +33,7 @@ impl Kind for Masquerade {
             | Event::Block(..)
             | Event::Workload(..)
             | Event::Config(_)
-            | Event::Services(_)
+            | Event::Bgp(_)
             | Event::Link(_)
             | Event::Links(_) => {}
         }

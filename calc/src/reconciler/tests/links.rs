@@ -196,3 +196,72 @@ fn what_hung_on_a_link_that_has_another_name_is_cleared_and_then_read() {
     bench.handle(Input::Link(LinkEvent::Set(renamed(7))));
     assert_eq!(bench.poll(), None);
 }
+
+fn address(index: u32, text: &str) -> LinkAddressKey {
+    LinkAddressKey {
+        link: link(index),
+        address: text.parse().unwrap(),
+    }
+}
+
+fn with_addresses(index: u32, up: bool, addresses: &[&str]) -> LinkState {
+    let addresses = addresses.iter().map(|one| one.parse().unwrap());
+    LinkState {
+        addresses: addresses.collect(),
+        ..state(index, up)
+    }
+}
+
+#[test]
+fn others_addresses_of_the_kind_go_only_from_links_that_are_to_have_one_of_the_family() {
+    let mut bench = Bench::starting();
+    let wanted = address(7, "169.254.0.1");
+    bench.want(&Op::LinkAddress(wanted.clone(), true));
+    bench.handle(Input::InSync { complete: true });
+    bench.connect(vec![
+        Observed::Link(state(7, true)),
+        Observed::Link(state(8, true)),
+        // It is there, but by another's doing.
+        Observed::LinkAddress(wanted.clone(), false),
+        Observed::LinkAddress(address(7, "169.254.0.2"), false),
+        Observed::LinkAddress(address(7, "fd00::2"), false),
+        Observed::LinkAddress(address(8, "169.254.0.2"), false),
+        Observed::LinkAddress(address(8, "169.254.0.3"), true),
+    ]);
+    assert_eq!(
+        bench.ops(),
+        [
+            Op::LinkAddress(wanted, true),
+            Op::LinkAddress(address(7, "169.254.0.2"), false),
+            Op::LinkAddress(address(8, "169.254.0.3"), false),
+        ]
+    );
+}
+
+#[test]
+fn an_address_that_others_take_away_is_read_and_one_that_the_kernel_drops_is_set_again() {
+    let wanted = address(7, "fd00::1");
+    let up = || with_addresses(7, true, &["fd00::1/128"]);
+    let read = || {
+        vec![
+            Observed::Link(up()),
+            Observed::LinkAddress(wanted.clone(), true),
+        ]
+    };
+    let mut bench = Bench::new(read());
+    bench.want(&Op::LinkAddress(wanted.clone(), true));
+    assert_eq!(bench.poll(), None);
+    bench.now += Duration::from_secs(100);
+    let without = with_addresses(7, true, &[]);
+    bench.handle(Input::Link(LinkEvent::Set(without.clone())));
+    bench.welcome(vec![Observed::Link(without)]);
+    assert_eq!(bench.ops(), [Op::LinkAddress(wanted.clone(), true)]);
+    assert_eq!(bench.drift, [[(view::Kind::LinkAddresses, 1)].into()]);
+    bench.ack(Vec::new());
+    // One of ours that comes is nothing to look at.
+    bench.handle(Input::Link(LinkEvent::Set(up())));
+    assert_eq!(bench.poll(), None);
+    bench.handle(Input::Link(LinkEvent::Set(with_addresses(7, false, &[]))));
+    bench.handle(Input::Link(LinkEvent::Set(with_addresses(7, true, &[]))));
+    assert_eq!(bench.ops(), [Op::LinkAddress(wanted, true)]);
+}

@@ -181,6 +181,7 @@ fn clear(item: &Observed) -> Option<Op> {
         Observed::TunnelDevice(tunnel, _) => Op::TunnelDevice(*tunnel, None),
         Observed::Neighbour(key, _) => Op::Neighbour(key.clone(), None),
         Observed::Fdb(key, _) => Op::Fdb(key.clone(), None),
+        Observed::LinkAddress(key, _) => Op::LinkAddress(key.clone(), false),
         Observed::BpfRoute(prefix, _) => Op::BpfRoute(*prefix, None),
         Observed::KernelRoute(key, _) => Op::KernelRoute(key.clone(), None),
         Observed::Endpoint(link, _) => Op::Endpoint(link.clone(), None),

@@ -49,7 +49,8 @@ impl Kernel {
             Op::BpfRoute(prefix, None) => drop(self.bpf.remove(prefix)),
             Op::KernelRoute(key, Some(route)) => self.set_route(key, route, policy, links)?,
             Op::KernelRoute(key, None) => self.clear_route(key, policy, links),
-            Op::Rule(..)
+            Op::LinkAddress(..)
+            | Op::Rule(..)
             | Op::Attachment(..)
             | Op::Endpoint(..)
             | Op::Vtep(..)
@@ -95,7 +96,8 @@ impl Kernel {
                     None => !found.iter().any(|found| owns(key, found, policy, links)),
                 }
             }
-            Op::Rule(..)
+            Op::LinkAddress(..)
+            | Op::Rule(..)
             | Op::Attachment(..)
             | Op::Endpoint(..)
             | Op::Vtep(..)

@@ -108,6 +108,7 @@ fn place(op: &Op) -> u8 {
         Op::Neighbour(..) => 3,
         Op::BpfRoute(..) => 4,
         Op::KernelRoute(..)
+        | Op::LinkAddress(..)
         | Op::Rule(..)
         | Op::Attachment(..)
         | Op::Endpoint(..)

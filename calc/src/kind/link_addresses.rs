@@ -1,0 +1,82 @@
+//! The addresses of this host on the links of workloads with which BIRD speaks BGP: those that the BGP
+//! configuration names, one of each family, on each of the links.
+//!
+//! They are wanted while the link is up: the kernel drops IPv6 ones when it goes down. None is where the
+//! kernel's routes are left to others, who then speak for this host.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use ipc_proto::{Link, LinkAddressKey, Op};
+
+use super::{Kind, World, workload_links};
+use crate::{event::Event, index::Index, prefix::Family};
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct LinkAddresses {
+    desired: BTreeMap<Link, BTreeSet<IpAddr>>,
+    dirty: BTreeSet<Link>,
+    /// All may be other than before.
+    all_dirty: bool,
+}
+
+impl Kind for LinkAddresses {
+    fn on_event(&mut self, event: &Event, before: &Index) {
+        self.dirty.extend(workload_links(event, before));
+        self.all_dirty |= match event {
+            Event::Config(config) => {
+                config.ipv6 != before.config.ipv6
+                    || config.route_sync_disabled != before.config.route_sync_disabled
+            }
+            Event::Bgp(bgp) => bgp.peering != before.bgp.peering,
+            Event::Node(..)
+            | Event::Pool(..)
+            | Event::Block(..)
+            | Event::Workload(..)
+            | Event::Link(_)
+            | Event::Links(_) => false,
+        };
+    }
+
+    fn resolve_batch(&mut self, world: &World<'_>, ops: &mut Vec<Op>) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        if std::mem::take(&mut self.all_dirty) {
+            dirty.extend(self.desired.keys().cloned());
+            let peers = world.index.bgp_peers();
+            dirty.extend(peers.map(|state| state.link.clone()));
+        }
+        for link in dirty {
+            let desired = want(&link, world.index);
+            let former = if desired.is_empty() {
+                self.desired.remove(&link)
+            } else {
+                self.desired.insert(link.clone(), desired.clone())
+            }
+            .unwrap_or_default();
+            for address in &former ^ &desired {
+                let is_wanted = desired.contains(&address);
+                let link = link.clone();
+                ops.push(Op::LinkAddress(LinkAddressKey { link, address }, is_wanted));
+            }
+        }
+    }
+}
+
+fn want(link: &Link, index: &Index) -> BTreeSet<IpAddr> {
+    let state = index.links.get(link.index);
+    let is_peer = |state| index.is_bgp_peer(state);
+    let wanted = !index.config.route_sync_disabled
+        && state.is_some_and(|state| state.link == *link && state.up && is_peer(state));
+    if !wanted {
+        return BTreeSet::new();
+    }
+    let peering = &index.bgp.peering;
+    let addresses = [(Family::V4, peering.v4), (Family::V6, peering.v6)];
+    let wanted = addresses
+        .into_iter()
+        .filter(|(family, _)| index.wants(*family));
+    wanted.filter_map(|(_, address)| address).collect()
+}
