@@ -54,11 +54,8 @@ pub(super) fn read(message: &AddressMessage, policy: &Policy, links: &Links) -> 
         link: state.link.clone(),
         address: own.or(other)?,
     };
-    let single = match message.header.family {
-        AddressFamily::Inet => message.header.prefix_len == 32,
-        AddressFamily::Inet6 => message.header.prefix_len == 128,
-        _ => false,
-    };
+    let whole = if key.address.is_ipv6() { 128 } else { 32 };
+    let single = message.header.prefix_len == whole;
     let of_link = key.address.is_ipv6() || message.header.scope == AddressScope::Link;
     let is_ours = protocol == policy.protocol(Protocol::Safe);
     let could_be = protocol.is_none_or(|number| number == 0) && of_link;
