@@ -207,7 +207,7 @@ fn birds_peers_reach_the_host_by_an_address_on_their_own_link() {
             std::fs::write(node.document("peers.yaml"), peer).unwrap();
             bgp("localWorkloadPeeringIPV4: 169.254.0.179, localWorkloadPeeringIPV6: 'fd12::179'");
             let addresses = "ip address show dev cali-cart";
-            let both = ["169.254.0.179/32 scope link proto 80", "fd12::179/128"];
+            let both = ["169.254.0.179/32 scope link", "fd12::179/128"];
             shows(node, addresses, &both);
             // What others take away is there again, and told.
             for command in [
