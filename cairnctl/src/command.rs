@@ -28,7 +28,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show the state of the processes; fails unless all answer and the kernel is in sync.
+    /// Show the state of the processes; fails unless all answer and the kernel is in sync, whatever else
+    /// they tell of problems, for which `diff` fails where they are of what is wanted.
     Status,
     /// Show a table: what is, and where it differs from what should be.
     Routes {
@@ -65,7 +66,7 @@ struct Tables {
     /// Neighbours and forwarding entries.
     #[arg(long)]
     neighbours: bool,
-    /// Settings of interfaces and tunnel devices.
+    /// Settings of interfaces, this host's addresses on workloads' links, and tunnel devices.
     #[arg(long)]
     links: bool,
     /// The packet programs and what they know of workloads' links.
@@ -81,7 +82,9 @@ impl Tables {
             Self {
                 neighbours: true, ..
             } => &[Kind::Neighbours, Kind::Fdb],
-            Self { links: true, .. } => &[Kind::LinkSettings, Kind::TunnelDevices],
+            Self { links: true, .. } => {
+                &[Kind::LinkSettings, Kind::LinkAddresses, Kind::TunnelDevices]
+            }
             Self { programs: true, .. } => &[Kind::Attachments, Kind::Endpoints],
             Self { .. } => &[Kind::BpfRoutes],
         }

@@ -620,6 +620,8 @@ impl Reconciler {
             let birds = reading.kernel_routes.extract_if(.., is_birds);
             self.birds_own = birds.collect();
         }
+        self.tables
+            .add_outdone(&self.birds_own, &mut reading.rivals);
         self.flows.observed(&reading);
         self.grace.all(now, &reading.links);
         let spared = if routes_as_known {

@@ -129,16 +129,20 @@ impl RouteKey {
     }
 }
 
-/// Another program's route that has the prefix of one of ours, and may count in its place.
+/// Another program's route that may count in place of one of ours: it has the same prefix, or a longer one
+/// that lies within.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rival {
     /// What the kernel knows it by.
     pub key: RouteKey,
+    /// The prefix of ours, in the same table.
+    pub ours: IpNet,
     /// Who made it and where it leads, for the operator.
     pub way: String,
 }
 
-/// All of them, as far as they are told: at most one of each prefix, the one that comes first.
+/// All of them, as far as they are told: of each prefix of ours at most one that has the same, the one that
+/// comes first, and those that lie within it and no longer one of ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rivals {
     /// Those that are told, at most [`MAX`](Self::MAX).

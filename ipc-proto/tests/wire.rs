@@ -196,7 +196,8 @@ fn observed() -> Vec<Observed> {
         Observed::Rivals(Rivals {
             told: vec![Rival {
                 key: RouteKey::new(Table::Main, "10.0.0.9/32".parse().unwrap(), 7),
-                way: "protocol 4 dev eth0".into(),
+                ours: "10.0.0.0/26".parse().unwrap(),
+                way: "protocol static dev eth0".into(),
             }],
             more: 300,
         }),

@@ -1,5 +1,5 @@
-//! Other programs' routes that have prefixes of ours, as they were last read, and what they mean for
-//! a route that is wanted. For the operator: none is changed, and nothing is decided by them. Pure.
+//! Other programs' routes that have prefixes of ours, or longer ones within, as they were last read, and what
+//! they mean for a route that is wanted. For the operator: none is changed, and nothing is decided by them. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,41 +9,42 @@ use ipnet::IpNet;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Rivals {
-    /// At most one of each prefix.
-    by_prefix: BTreeMap<(Table, IpNet), Rival>,
+    /// By the prefix of ours: first one that has the same, if there is one.
+    by_prefix: BTreeMap<(Table, IpNet), Vec<Rival>>,
     /// How many there are of which nothing else is known.
     more: u32,
 }
 
 impl From<wire::Rivals> for Rivals {
     fn from(read: wire::Rivals) -> Self {
-        let by_prefix = |rival: Rival| ((rival.key.table, rival.key.prefix), rival);
+        let mut by_prefix: BTreeMap<(Table, IpNet), Vec<Rival>> = BTreeMap::new();
+        for rival in read.told {
+            let place = (rival.key.table, rival.ours);
+            by_prefix.entry(place).or_default().push(rival);
+        }
+        for rivals in by_prefix.values_mut() {
+            rivals.sort_by_key(|rival| (rival.key.prefix != rival.ours, rival.key.clone()));
+        }
         Self {
-            by_prefix: read.told.into_iter().map(by_prefix).collect(),
+            by_prefix,
             more: read.more,
         }
     }
 }
 
 impl Rivals {
-    /// Says which one may count in place of a route, if any, and what to do about it.
+    /// Says which may count in place of a route, if any, and what to do about it.
     pub(super) fn of(&self, key: &RouteKey) -> Option<String> {
-        let rival = self.by_prefix.get(&(key.table, key.prefix))?;
-        let Rival { key: other, way } = rival;
-        let effect = if other.tos != 0 {
-            format!("wins for packets with type of service {:#x}", other.tos)
-        } else if other.metric < key.metric {
-            "wins".to_owned()
-        } else if other.metric == key.metric {
-            "is beside it, and which one counts is the kernel's choice".to_owned()
-        } else {
-            return None;
-        };
-        Some(format!(
-            "another program's route {effect}: metric {} {way}; it is left alone: remove it, or give \
-             it a greater metric",
-            other.metric
-        ))
+        let rivals = self.by_prefix.get(&(key.table, key.prefix))?;
+        let mut said = rivals.iter().filter_map(|rival| said(rival, key));
+        let first = said.next()?;
+        Some(match said.count() {
+            0 => first,
+            more => format!(
+                "{first} (and {more} more, see ip route show table all root {})",
+                key.prefix
+            ),
+        })
     }
 
     /// Returns the prefixes of those that are known.
@@ -55,12 +56,44 @@ impl Rivals {
     pub(super) fn rest(&self) -> Option<String> {
         (self.more > 0).then(|| {
             format!(
-                "{} more routes of other programs have prefixes of routes that are kept here, and may \
-                 win: see ip route show table all",
+                "{} more routes of other programs have prefixes of routes that are kept here, or lie within, \
+                 and may win: see ip route show table all",
                 self.more
             )
         })
     }
+}
+
+/// Says what one means for a route, if anything.
+fn said(rival: &Rival, key: &RouteKey) -> Option<String> {
+    let Rival {
+        key: other,
+        ours,
+        way,
+    } = rival;
+    let packets = match other.tos {
+        0 => String::new(),
+        tos => format!(" for packets with type of service {tos:#x}"),
+    };
+    let metric = other.metric;
+    if other.prefix != *ours {
+        return Some(format!(
+            "another program's route to {} within it wins there{packets}: metric {metric} {way}; it is left \
+             alone: remove it, or its cause",
+            other.prefix
+        ));
+    }
+    let effect = if other.tos != 0 || metric < key.metric {
+        format!("wins{packets}")
+    } else if metric == key.metric {
+        "is beside it, and which one counts is the kernel's choice".to_owned()
+    } else {
+        return None;
+    };
+    Some(format!(
+        "another program's route {effect}: metric {metric} {way}; it is left alone: remove it, or give it a \
+         greater metric"
+    ))
 }
 
 #[cfg(test)]
@@ -78,7 +111,10 @@ mod tests {
     #[test]
     fn what_counts_in_place_of_a_route_is_told_by_its_effect() {
         for (other, effect) in [
-            (key(0, 6), Some("route wins: metric 6 protocol 4 dev eth0;")),
+            (
+                key(0, 6),
+                Some("route wins: metric 6 protocol static dev eth0;"),
+            ),
             (key(0, 7), Some("is beside it, and which one counts")),
             (key(0, 8), None),
             (
@@ -88,7 +124,8 @@ mod tests {
         ] {
             let rival = Rival {
                 key: other.clone(),
-                way: "protocol 4 dev eth0".to_owned(),
+                ours: other.prefix,
+                way: "protocol static dev eth0".to_owned(),
             };
             let rivals = Rivals::from(wire::Rivals {
                 told: vec![rival],
@@ -102,6 +139,33 @@ mod tests {
             assert_eq!(rivals.of(&elsewhere), None);
             assert_eq!(rivals.rest(), None);
         }
+    }
+
+    #[test]
+    fn of_those_within_a_prefix_the_first_is_told_after_one_with_the_same_and_the_others_counted() {
+        let within = |prefix: &str| Rival {
+            key: RouteKey::new(Table::Main, prefix.parse().unwrap(), 9000),
+            ours: "10.1.0.0/26".parse().unwrap(),
+            way: "protocol static dev eth0".to_owned(),
+        };
+        let ours = RouteKey::new(Table::Main, "10.1.0.0/26".parse().unwrap(), 7);
+        let rivals = |told: Vec<Rival>| Rivals::from(wire::Rivals { told, more: 0 });
+        let one = rivals(vec![within("10.1.0.9/32")]).of(&ours).unwrap();
+        assert!(
+            one.starts_with(
+                "another program's route to 10.1.0.9/32 within it wins there: metric 9000 protocol static"
+            ),
+            "{one}"
+        );
+        let mut same = within("10.1.0.0/26");
+        same.key.metric = 3;
+        let all = vec![within("10.1.0.9/32"), same, within("10.1.0.8/32")];
+        let all = rivals(all).of(&ours).unwrap();
+        assert!(
+            all.starts_with("another program's route wins: metric 3"),
+            "{all}"
+        );
+        assert!(all.contains("and 2 more"), "{all}");
     }
 
     #[test]

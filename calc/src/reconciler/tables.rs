@@ -2,11 +2,16 @@
 //!
 //! Make before break: what a packet needs is set before what leads to it, and cleared after.
 
-use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    ops::RangeInclusive,
+    time::Instant,
+};
 
 use ipc_proto::{
-    BpfRoute, KernelRoute, Known, Link, LinkAddressKey, LinkState, Many, Op, OpError, RouteKey,
-    RouteKind, Tunnel, TunnelDevice,
+    self as wire, BpfRoute, KernelRoute, Known, Link, LinkAddressKey, LinkState, Many, Op, OpError,
+    Rival, RouteKey, RouteKind, Tunnel, TunnelDevice,
     view::{self, Reason, Row},
 };
 use ipnet::IpNet;
@@ -355,6 +360,42 @@ impl Tables {
             Some(format!("{subject}: {}", self.rivals.of(key)?))
         });
         lines.chain(self.rivals.rest())
+    }
+
+    /// Adds those of BIRD's own routes that come before routes that are wanted, and lead elsewhere: it has
+    /// them from a workload.
+    pub(super) fn add_outdone(
+        &self,
+        birds: &All<RouteKey, KernelRoute>,
+        rivals: &mut wire::Rivals,
+    ) {
+        let links = |route: &KernelRoute| -> BTreeSet<Link> {
+            hops(route).iter().map(|hop| hop.link.clone()).collect()
+        };
+        let outdone = birds.iter().filter_map(|(other, route)| {
+            let ways = links(route.as_ref()?);
+            let keys = keys_of(other.prefix).flat_map(|keys| self.kernel_routes.wanted(keys));
+            let mut keys = keys.filter(|key| {
+                key.table == other.table && (other.tos != 0 || other.metric <= key.metric)
+            });
+            keys.any(|key| {
+                let ours = self.kernel_routes.desired(key);
+                ours.is_some_and(|ours| links(ours) != ways)
+            })
+            .then_some((other, ways))
+        });
+        for (other, ways) in outdone {
+            if rivals.told.len() < wire::Rivals::MAX {
+                let ways = ways.iter().map(|link| format!(" dev {}", link.name));
+                rivals.told.push(Rival {
+                    key: other.clone(),
+                    ours: other.prefix,
+                    way: format!("protocol bird{}", ways.collect::<String>()),
+                });
+            } else {
+                rivals.more = rivals.more.saturating_add(1);
+            }
+        }
     }
 
     /// Tries again what failed on an interface.

@@ -262,18 +262,26 @@ impl Routes {
     ) -> Result<Rivals, Errno> {
         let mut reading = Reading::default();
         let mut search = Search::default();
+        let (policy, links) = (kernel.policy, kernel.links);
+        let describe = |body: &[u8]| {
+            let other = Report::read(body, policy);
+            other.map_or_else(String::new, |other| other.describe(links))
+        };
         let tables: Vec<Table> = kernel.policy.tables().map(|(table, _)| table).collect();
         for (table, ipv6) in tables
             .into_iter()
             .flat_map(|table| [(table, false), (table, true)])
         {
-            let (policy, links) = (kernel.policy, kernel.links);
-            let all = kernel.dump(table, ipv6, |report| {
+            let mut begun = None;
+            let all = kernel.dump(table, ipv6, |again, report| {
+                if begun.replace(again) != Some(again) {
+                    search.begin();
+                }
                 let standing = report.standing(policy, links);
-                let rival = search.see(&report.key, standing.ours, report.body, |body| {
-                    let other = Report::read(body, policy);
-                    other.map_or_else(String::new, |other| other.describe(links))
-                });
+                if !standing.ours && report.is_intruder(policy, links) {
+                    search.suspect(&report.key, report.body);
+                }
+                let rival = search.see(&report.key, standing.ours, report.body, describe);
                 if standing.ours {
                     let body = reading.keep(report.body);
                     Some(Kept::Ours(body, report.key, standing.route, rival))
@@ -281,6 +289,7 @@ impl Routes {
                     rival.map(Kept::Rival)
                 }
             })?;
+            search.commit();
             for kept in all {
                 let rival = match kept {
                     Kept::Ours(body, key, route, rival) => {
@@ -296,7 +305,7 @@ impl Routes {
             }
         }
         self.known.replace(reading);
-        Ok(search.end())
+        Ok(search.end(&self.known, describe))
     }
 }
 
@@ -313,7 +322,7 @@ impl Kernel<'_> {
         let (policy, links) = (self.policy, self.links);
         let mut found: BTreeMap<RouteKey, Vec<Existing>> = BTreeMap::new();
         for (table, ipv6) in places {
-            let existing = self.dump(table, ipv6, |report| {
+            let existing = self.dump(table, ipv6, |_, report| {
                 if !keys.contains(&report.key) {
                     return None;
                 }
@@ -338,18 +347,18 @@ impl Kernel<'_> {
         &mut self,
         table: Table,
         ipv6: bool,
-        mut keep: impl FnMut(Report<'_>) -> Option<T>,
+        mut keep: impl FnMut(u32, Report<'_>) -> Option<T>,
     ) -> Result<Vec<T>, Errno> {
         let policy = self.policy;
         let Some(number) = policy.table(table) else {
             return Ok(Vec::new());
         };
         let message = RouteNetlinkMessage::GetRoute(route::dump(ipv6, number));
-        let found = self.requests.dump_bodies(&message, |kind, body| {
+        let found = self.requests.dump_bodies(&message, |again, kind, body| {
             if kind != libc::RTM_NEWROUTE {
                 return None;
             }
-            keep(Report::read(body, policy)?)
+            keep(again, Report::read(body, policy)?)
         });
         match found {
             // The table has no route yet.

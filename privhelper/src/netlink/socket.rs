@@ -144,11 +144,12 @@ impl Requests {
         message: &RouteNetlinkMessage,
         mut keep: impl FnMut(RouteNetlinkMessage) -> Option<T>,
     ) -> Result<Vec<T>, Errno> {
-        self.dump_bodies(message, |kind, body| keep(parse(kind, body)?))
+        self.dump_bodies(message, |_, kind, body| keep(parse(kind, body)?))
     }
 
     /// Asks for all objects that match `message`, and keeps what `keep` makes of the type (`RTM_*`)
-    /// and the body of each. What was read while it changed counts for nothing and is read again.
+    /// and the body of each. What was read while it changed counts for nothing and is read again: `keep`
+    /// is told how often.
     ///
     /// # Errors
     ///
@@ -156,16 +157,18 @@ impl Requests {
     pub(crate) fn dump_bodies<T>(
         &mut self,
         message: &RouteNetlinkMessage,
-        mut keep: impl FnMut(u16, &[u8]) -> Option<T>,
+        mut keep: impl FnMut(u32, u16, &[u8]) -> Option<T>,
     ) -> Result<Vec<T>, Errno> {
-        for _ in 0..DUMPS {
+        for again in 0..DUMPS {
             let mut dump = Dump::new(self.take_sequence(1));
             let mut bytes = Vec::new();
             let flags = NLM_F_REQUEST | NLM_F_DUMP;
             let (kind, body) = (message.message_type(), body(message));
             append(&mut bytes, kind, flags, dump.sequence, &body);
             let sequence = dump.sequence;
-            self.exchange_ahead(&bytes, sequence, |answer| dump.take(answer, &mut keep))?;
+            self.exchange_ahead(&bytes, sequence, |answer| {
+                dump.take(answer, |kind, body| keep(again, kind, body))
+            })?;
             if let Some(kept) = dump.end() {
                 return Ok(kept);
             }

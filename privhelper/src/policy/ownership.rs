@@ -44,6 +44,20 @@ impl Policy {
             })
     }
 
+    /// Returns whether a route that is not ours, and lies within one of ours, is worth telling: not what
+    /// follows from the host's own addresses, nor what BIRD or a network plugin has made for a workload.
+    #[must_use]
+    pub fn is_intruder(&self, found: &Found<'_>) -> bool {
+        let to_workload =
+            |role: &LinkRole| matches!(role, LinkRole::Workload | LinkRole::Tunnel(_));
+        let made_for_one = !found.outputs.is_empty() && found.outputs.iter().all(to_workload);
+        !(KERNEL_PROTOCOLS.contains(&found.protocol)
+            || found.protocol == BIRD
+            || is_link_local(&found.prefix)
+            || self.owns(found)
+            || made_for_one)
+    }
+
     /// Returns the number of a protocol, if it has one.
     #[must_use]
     pub fn protocol(&self, protocol: Protocol) -> Option<u8> {

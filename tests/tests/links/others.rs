@@ -106,7 +106,7 @@ fn another_programs_route_that_wins_over_ours_is_told_until_it_is_gone() {
                 assert!(
                     matches!(lines[..], [line] if line.contains("10.244.1.2/32")
                         && line.contains(&format!("foreign: {effect}"))
-                        && line.contains(&format!("metric {metric} protocol 4 dev eth0"))),
+                        && line.contains(&format!("metric {metric} protocol static dev eth0"))),
                     "{diff}"
                 );
                 let both = node.netns.run("ip route show 10.244.1.2");
@@ -120,6 +120,24 @@ fn another_programs_route_that_wins_over_ours_is_told_until_it_is_gone() {
                 assert!(problems.is_empty(), "{problems:?}");
                 assert!(diff.starts_with("all is as it should be"), "{diff}");
             }
+            // One that lies within the other node's block takes its packets by its length.
+            let way = "10.244.2.7 dev eth0 proto static metric 9000";
+            node.netns.run(&format!("ip route add {way}"));
+            let (problems, diff) = settled();
+            let effect = "another program's route to 10.244.2.7/32 within it wins there: metric 9000 \
+                          protocol static dev eth0";
+            assert!(
+                matches!(&problems[..], [problem] if problem.contains("10.244.2.0/26")
+                    && problem.contains(effect)),
+                "{problems:?}"
+            );
+            let line = diff.lines().nth(1).unwrap_or_default();
+            assert!(
+                line.contains("10.244.2.0/26") && line.contains(effect),
+                "{diff}"
+            );
+            node.netns.run(&format!("ip route del {way}"));
+            assert!(settled().0.is_empty());
             is_again(node, &before);
         },
     );

@@ -49,13 +49,13 @@ fn another_programs_route_under_our_key_stays_and_is_named() {
                 (
                     "10.1.1.0/26",
                     "192.0.2.8",
-                    "protocol 12 via 192.0.2.9 dev eth0",
+                    "protocol bird via 192.0.2.9 dev eth0",
                 ),
-                ("10.1.2.0/26", "192.0.2.8", "protocol 4"),
+                ("10.1.2.0/26", "192.0.2.8", "protocol static"),
                 (
                     "fd00:1:1::/64",
                     "2001:db8::8",
-                    "protocol 12 via 2001:db8::9 dev eth0",
+                    "protocol bird via 2001:db8::9 dev eth0",
                 ),
                 ("10.1.3.0/26", "192.0.2.8", ""),
                 ("fd00:1:3::/64", "2001:db8::8", ""),
@@ -226,10 +226,65 @@ fn another_programs_routes_of_our_prefixes_stay_and_are_told() {
                 let expected = expected.map(|(prefix, metric)| (prefix.to_owned(), metric));
                 assert_eq!(told, expected);
                 for rival in &rivals.unwrap().told {
-                    assert_eq!(rival.way, "protocol 4 dev cali2");
+                    assert_eq!(rival.way, "protocol static dev cali2");
                 }
             }
             assert_eq!(all(), both);
+        },
+    );
+}
+
+#[test]
+fn another_programs_route_that_lies_within_ours_is_told_but_not_the_hosts_own_or_a_workloads() {
+    test(
+        "ownership::another_programs_route_that_lies_within_ours_is_told_but_not_the_hosts_own_or_a_workloads",
+        || async {
+            let (_helper, mut calc) = world().await;
+            shell("ip link add cali2 type veth peer name peer2 && ip link set cali2 up");
+            for prefix in ["10.1.1.0/26", "10.1.1.32/28"] {
+                let ours = out("eth0", Some("192.0.2.8"), Protocol::Safe);
+                calc.must_apply([set((key(prefix, 0), ours))]).await;
+            }
+            let ours = out("eth0", Some("2001:db8::8"), Protocol::Safe);
+            calc.must_apply([set((key("fd00:1:1::/64", 1024), ours))])
+                .await;
+            shell(
+                "ip route add 10.1.1.9/32 via 192.0.2.9 dev eth0 proto zebra metric 4000
+                 ip route add 10.1.1.9/32 via 192.0.2.9 dev eth0 proto zebra metric 4001
+                 ip route add unreachable 10.1.1.40/30 proto static
+                 ip -6 route add fd00:1:1::9/128 via 2001:db8::9 dev eth0 proto 77
+                 ip route add 10.1.1.10/32 dev cali2 proto static metric 5
+                 ip route add 10.1.1.11/32 via 192.0.2.9 dev eth0 proto bird
+                 ip route add 10.1.1.12/32 dev eth0 proto kernel
+                 ip route add 10.1.0.0/16 via 192.0.2.9 dev eth0 proto static
+                 ip route add 10.1.1.13/32 via 192.0.2.9 dev eth0 table 78
+                 ip address add 10.1.1.50/30 dev eth0",
+            );
+            let before = shell("ip route show table all; ip -6 route show table all");
+            let read = calc.read().await;
+            let rivals = read.iter().find_map(|item| {
+                let Observed::Rivals(rivals) = item else {
+                    return None;
+                };
+                Some(rivals)
+            });
+            let lines = rivals
+                .unwrap()
+                .told
+                .iter()
+                .map(|rival| format!("{} in {}: {}", rival.key.prefix, rival.ours, rival.way));
+            assert_eq!(
+                lines.collect::<Vec<_>>(),
+                [
+                    "10.1.1.9/32 in 10.1.1.0/26: protocol zebra via 192.0.2.9 dev eth0",
+                    "10.1.1.40/30 in 10.1.1.32/28: protocol static unreachable",
+                    "fd00:1:1::9/128 in fd00:1:1::/64: protocol 77 via 2001:db8::9 dev eth0",
+                ]
+            );
+            assert_eq!(
+                shell("ip route show table all; ip -6 route show table all"),
+                before
+            );
         },
     );
 }
@@ -273,7 +328,7 @@ fn another_programs_way_that_the_kernel_joined_with_ours_is_told_before_it_ends(
             let [(0, error)] = failed.as_slice() else {
                 panic!("{failed:?}");
             };
-            let named = "protocol 12 via 2001:db8::9 dev eth0, via 2001:db8::7 dev eth0";
+            let named = "protocol bird via 2001:db8::9 dev eth0, via 2001:db8::7 dev eth0";
             assert!(error.to_string().contains(named), "{error}");
             assert_eq!(shell("ip -6 route show fd00:1:2::/64"), foreign);
         },

@@ -46,6 +46,46 @@ fn an_early_route_is_spared_until_its_link_is_no_longer_new_and_then_swept_by_it
 }
 
 #[test]
+fn birds_route_to_a_peer_that_comes_before_one_that_leads_elsewhere_is_told() {
+    let wanted = || {
+        let Op::KernelRoute(key, Some(route)) = on(8, 1024, true) else {
+            panic!("a route is a route");
+        };
+        (key, route)
+    };
+    let birds = |index: u32, metric: u32| {
+        let (key, _) = wanted();
+        let Op::KernelRoute(_, Some(route)) = on(index, 0, true) else {
+            panic!("a route is a route");
+        };
+        let protocol = Protocol::Bird;
+        let route = KernelRoute { protocol, ..route };
+        Observed::KernelRoute(RouteKey { metric, ..key }, Some(route))
+    };
+    for (index, metric, told) in [(7, 32, true), (7, 1025, false), (8, 32, false)] {
+        let mut bench = Bench::starting();
+        bench.handle(Input::BgpPeers([link(7), link(8)].into()));
+        let (key, route) = wanted();
+        bench.want(&Op::KernelRoute(key.clone(), Some(route.clone())));
+        bench.handle(Input::InSync { complete: true });
+        bench.connect(vec![
+            Observed::Link(state(7, true)),
+            Observed::Link(state(8, true)),
+            Observed::KernelRoute(key, Some(route)),
+            birds(index, metric),
+        ]);
+        assert_eq!(bench.poll(), None, "it is left alone");
+        let rivals: Vec<String> = bench.calc.rivals().collect();
+        assert_eq!(rivals.len(), usize::from(told), "{rivals:?}");
+        let named = format!("wins: metric 32 protocol bird dev {}", link(7).name);
+        assert!(
+            rivals.iter().all(|said| said.contains(&named)),
+            "{rivals:?}"
+        );
+    }
+}
+
+#[test]
 fn birds_routes_stay_on_the_links_of_its_peers_and_only_there() {
     let by = |index: u32, protocol: Protocol| {
         let Op::KernelRoute(key, Some(route)) = on(index, 1000 + index, true) else {

@@ -163,6 +163,11 @@ impl<'a> Report<'a> {
         self.found(links, |found| policy.owns(found))
     }
 
+    /// Tells whether it is worth telling where it lies within one of ours.
+    pub(in super::super) fn is_intruder(&self, policy: &Policy, links: &Links) -> bool {
+        self.found(links, |found| policy.is_intruder(found))
+    }
+
     /// Tells `use_it` what tells whose it is.
     fn found<T>(&self, links: &Links, use_it: impl FnOnce(&Found<'_>) -> T) -> T {
         let role = |index: u32| {
@@ -191,7 +196,10 @@ impl<'a> Report<'a> {
 
     /// Describes it to the operator, in a few hundred characters at most.
     pub(in super::super) fn describe(&self, links: &Links) -> String {
-        let mut text = format!("protocol {}", self.protocol);
+        let mut text = match name(self.protocol) {
+            Some(name) => format!("protocol {name}"),
+            None => format!("protocol {}", self.protocol),
+        };
         text.push_str(match self.kind {
             RTN_BLACKHOLE => " blackhole",
             RTN_PROHIBIT => " prohibit",
@@ -355,4 +363,34 @@ fn without_state(ways: &[u8]) -> Vec<u8> {
         at += length.next_multiple_of(4);
     }
     ways
+}
+
+/// What `ip` calls a protocol, where its number is well known.
+fn name(protocol: u8) -> Option<&'static str> {
+    Some(match protocol {
+        1 => "redirect",
+        2 => "kernel",
+        3 => "boot",
+        4 => "static",
+        8 => "gated",
+        9 => "ra",
+        10 => "mrt",
+        11 => "zebra",
+        12 => "bird",
+        13 => "dnrouted",
+        14 => "xorp",
+        15 => "ntk",
+        16 => "dhcp",
+        17 => "mrouted",
+        18 => "keepalived",
+        42 => "babel",
+        84 => "ovn",
+        99 => "openr",
+        186 => "bgp",
+        187 => "isis",
+        188 => "ospf",
+        189 => "rip",
+        192 => "eigrp",
+        _ => return None,
+    })
 }

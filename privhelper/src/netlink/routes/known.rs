@@ -9,7 +9,8 @@ use std::{
     ops::{Bound, Range},
 };
 
-use ipc_proto::RouteKey;
+use ipc_proto::{RouteKey, Table};
+use ipnet::IpNet;
 
 /// How many bytes may be wasted, however few are not.
 const MAX_WASTE: usize = if cfg!(test) { 3 } else { 1 << 16 };
@@ -69,6 +70,17 @@ impl Known {
             waste: 0,
             others: BTreeMap::new(),
         };
+    }
+
+    /// Returns the prefixes of what was read, in order of table and prefix.
+    pub(super) fn prefixes(&self) -> impl Iterator<Item = (Table, IpNet)> {
+        self.read.iter().map(|(key, _)| (key.table, key.prefix))
+    }
+
+    /// Returns whether a route with that prefix was read.
+    pub(super) fn has_prefix(&self, table: Table, prefix: IpNet) -> bool {
+        let place = |key: &RouteKey| (key.table, key.prefix).cmp(&(table, prefix));
+        self.read.binary_search_by(|(key, _)| place(key)).is_ok()
     }
 
     /// Takes in what is under a key now; nothing if that is not known.
@@ -149,7 +161,6 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
-    use ipc_proto::Table;
     use proptest::prelude::*;
 
     use super::*;
