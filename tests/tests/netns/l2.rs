@@ -496,8 +496,9 @@ fn addresses_of_workloads_links_are_set_read_back_and_cleared_there_and_nowhere_
             calc.must_apply([Op::LinkAddress(gone.clone(), true)]).await;
             shell("ip link del cali2");
             let failed = calc.apply([Op::LinkAddress(gone, false)]).await;
+            // Whether the helper has heard of it or not.
             assert!(
-                matches!(failed.as_slice(), [(0, OpError::StaleLink(_))]),
+                matches!(failed.as_slice(), [] | [(0, OpError::StaleLink(_))]),
                 "{failed:?}"
             );
             assert_eq!(link_addresses(&mut calc).await, found(&[]));

@@ -74,13 +74,13 @@ impl Known {
 
     /// Returns the prefixes of what was read, in order of table and prefix.
     pub(super) fn prefixes(&self) -> impl Iterator<Item = (Table, IpNet)> {
-        self.read.iter().map(|(key, _)| (key.table, key.prefix))
+        self.ordered.iter().map(|(key, _)| (key.table, key.prefix))
     }
 
     /// Returns whether a route with that prefix was read.
     pub(super) fn has_prefix(&self, table: Table, prefix: IpNet) -> bool {
         let place = |key: &RouteKey| (key.table, key.prefix).cmp(&(table, prefix));
-        self.read.binary_search_by(|(key, _)| place(key)).is_ok()
+        self.ordered.binary_search_by(|(key, _)| place(key)).is_ok()
     }
 
     /// Takes in what is under a key now; nothing if that is not known.

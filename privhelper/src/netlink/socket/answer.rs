@@ -23,11 +23,11 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// Returns whether the reason is that the object is absent.
+    /// Returns whether the reason is that the object is absent, be it with its interface.
     pub(crate) fn is_absence(&self) -> bool {
         matches!(
             self.errno,
-            Errno::ESRCH | Errno::ENOENT | Errno::EADDRNOTAVAIL
+            Errno::ESRCH | Errno::ENOENT | Errno::EADDRNOTAVAIL | Errno::ENODEV
         )
     }
 }
