@@ -202,6 +202,15 @@ impl Watch {
                 self.unseen.down.insert(index);
             }
             Heard::Lost(index, address) => {
+                // It has come and gone since the last reading, so that no difference will tell.
+                let came_and_went = |state: &LinkState| {
+                    state.role == LinkRole::Workload
+                        && !state.addresses.iter().any(|own| own.addr() == address)
+                };
+                let state = self.watched.links().by_index(index).cloned();
+                if !is_kernels(address) && state.as_ref().is_some_and(came_and_went) {
+                    self.watched.drift([Kind::LinkAddresses].into());
+                }
                 let lost = self.unseen.lost.entry(index).or_default();
                 lost.insert(address);
             }
@@ -304,6 +313,14 @@ fn heard(message: &NetlinkMessage<RouteNetlinkMessage>) -> Heard {
         }
         NetlinkPayload::Overrun(_) => Heard::Overrun,
         _ => Heard::Change,
+    }
+}
+
+/// Whether the kernel gives an interface such addresses by itself, and takes them away.
+fn is_kernels(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_unicast_link_local(),
     }
 }
 
