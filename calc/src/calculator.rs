@@ -117,12 +117,17 @@ impl Calculator {
         ops
     }
 
+    /// Takes no more memory than it must: after a load, what came with it is in loose order.
+    pub fn pack(&mut self) {
+        self.index.pack();
+    }
+
     /// The graph's routes as of the last [`resolve`](Self::resolve), in order.
     pub fn routes(&self) -> impl Iterator<Item = (IpNet, Route)> {
         let names = &self.index.names;
         self.resolver
             .routes()
-            .map(|(cidr, route)| (*cidr, route.map_node(|id| names.name(id))))
+            .map(|(cidr, route)| (cidr, route.map_node(|id| names.name(id))))
     }
 
     /// Returns whether the datastore has this node. Without it, nothing that would be computed means

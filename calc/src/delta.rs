@@ -4,6 +4,7 @@
 //! held once, in `settled`; any other is in `differing`. No key is in both, and one that is absent
 //! on both sides is in neither.
 
+mod sides;
 #[cfg(test)]
 mod tests;
 
@@ -14,129 +15,8 @@ use std::{
     ops::{Bound, RangeInclusive},
 };
 
-/// What a key is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Actual<V> {
-    /// Not there.
-    #[default]
-    Absent,
-    /// This, and nothing else.
-    Is(V),
-    /// There, but not as any single value could make it; or perhaps there: it is not known.
-    Wrong,
-}
-
-impl<V> Actual<V> {
-    /// Borrows the value.
-    pub(crate) fn as_ref(&self) -> Actual<&V> {
-        match self {
-            Self::Absent => Actual::Absent,
-            Self::Is(value) => Actual::Is(value),
-            Self::Wrong => Actual::Wrong,
-        }
-    }
-
-    /// Makes something else of the value.
-    pub(crate) fn map<T>(self, map: impl FnOnce(V) -> T) -> Actual<T> {
-        match self {
-            Self::Absent => Actual::Absent,
-            Self::Is(value) => Actual::Is(map(value)),
-            Self::Wrong => Actual::Wrong,
-        }
-    }
-
-    /// Returns the value, if it is known.
-    pub(crate) fn known(self) -> Option<V> {
-        match self {
-            Self::Is(value) => Some(value),
-            Self::Absent | Self::Wrong => None,
-        }
-    }
-}
-
-/// What it takes to make the two sides of a key agree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Change {
-    /// It is there and shall have another value.
-    Update,
-    /// It is absent and shall be there.
-    Insert,
-    /// It shall be absent, after this process has wanted it.
-    Clear,
-    /// It shall be absent, and this process never wanted it.
-    Sweep,
-}
-
-impl Change {
-    /// Returns whether something shall be there.
-    #[must_use]
-    pub(crate) fn sets(self) -> bool {
-        match self {
-            Self::Update | Self::Insert => true,
-            Self::Clear | Self::Sweep => false,
-        }
-    }
-}
-
-/// A key whose sides differ.
-#[derive(Clone, Debug)]
-struct Sides<V> {
-    desired: Option<V>,
-    actual: Actual<V>,
-    /// Whether it was wanted since it was last absent on both sides.
-    claimed: bool,
-}
-
-impl<V> Sides<V> {
-    fn wanted(value: V) -> Self {
-        Self {
-            desired: Some(value),
-            actual: Actual::Absent,
-            claimed: true,
-        }
-    }
-
-    fn present(value: V) -> Self {
-        Self {
-            desired: None,
-            actual: Actual::Is(value),
-            claimed: true,
-        }
-    }
-
-    fn is_present(&self) -> bool {
-        !matches!(self.actual, Actual::Absent)
-    }
-
-    fn change(&self) -> Change {
-        match (&self.desired, &self.actual) {
-            (Some(_), Actual::Absent) => Change::Insert,
-            (Some(_), Actual::Is(_) | Actual::Wrong) => Change::Update,
-            (None, _) if self.claimed => Change::Clear,
-            (None, _) => Change::Sweep,
-        }
-    }
-}
-
-impl<V: Eq> Sides<V> {
-    fn place(&self) -> Place {
-        match (&self.desired, &self.actual) {
-            (Some(desired), Actual::Is(actual)) if desired == actual => Place::Settled,
-            (None, Actual::Absent) => Place::Nowhere,
-            (Some(_) | None, _) => Place::Differing,
-        }
-    }
-}
-
-impl<V> Default for Sides<V> {
-    fn default() -> Self {
-        Self {
-            desired: None,
-            actual: Actual::Absent,
-            claimed: false,
-        }
-    }
-}
+pub(crate) use self::sides::{Actual, Change, Turn};
+use self::sides::{Place, Sides, Unsettled};
 
 /// Tracks where a desired map and an actual map disagree. See the [module](self).
 #[derive(Clone, Debug)]
@@ -144,40 +24,6 @@ pub(crate) struct DeltaTracker<K, V> {
     settled: BTreeMap<K, V>,
     differing: BTreeMap<K, Sides<V>>,
     unsettled: Unsettled,
-}
-
-/// How many of the keys whose sides differ are wanted, and how many are present.
-#[derive(Clone, Copy, Debug, Default)]
-struct Unsettled {
-    desired: usize,
-    present: usize,
-}
-
-impl Unsettled {
-    fn enter<V>(&mut self, sides: &Sides<V>) {
-        self.desired += usize::from(sides.desired.is_some());
-        self.present += usize::from(sides.is_present());
-    }
-
-    fn leave<V>(&mut self, sides: &Sides<V>) {
-        self.desired -= usize::from(sides.desired.is_some());
-        self.present -= usize::from(sides.is_present());
-    }
-}
-
-/// What it takes to make the two sides of a key agree, before and after something was said of it;
-/// nothing where they agree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Turn {
-    pub(crate) before: Option<Change>,
-    pub(crate) after: Option<Change>,
-}
-
-/// Where a key belongs.
-enum Place {
-    Settled,
-    Differing,
-    Nowhere,
 }
 
 impl<K, V> Default for DeltaTracker<K, V> {
@@ -390,6 +236,11 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
             differing.map(|(key, sides)| (key, sides.desired.as_ref(), sides.actual.as_ref())),
             |(key, ..)| *key,
         )
+    }
+
+    /// Packs what is settled: keys that came in order have left half of the room between them empty.
+    pub(crate) fn pack(&mut self) {
+        self.settled = mem::take(&mut self.settled).into_iter().collect();
     }
 
     /// Returns how many keys should be there.

@@ -126,6 +126,12 @@ impl Index {
         }
     }
 
+    /// Takes no more room than it must, where there may be many.
+    pub(crate) fn pack(&mut self) {
+        self.blocks.pack();
+        self.workloads.pack();
+    }
+
     /// Returns whether anything of the family is wanted.
     pub(crate) fn wants(&self, family: Family) -> bool {
         match family {

@@ -239,14 +239,25 @@ impl Reconciler {
     /// If there is no table for ops of its kind.
     pub fn want(&mut self, op: Op) -> Result<(), Unplaced> {
         self.replan();
-        self.flows.want(&op);
-        let ends = self.grace.ends_with(&op);
-        self.tables.want(op)?;
+        self.take_note(&op);
+        self.tables.want(op)
+    }
+
+    /// Takes in what something that is wanted means for the rest: for flows, for the grace of links,
+    /// and for what is spared.
+    fn take_note(&mut self, op: &Op) {
+        self.flows.want(op);
+        let ends = self.grace.ends_with(op);
+        self.tables.spare_none_for(op);
         if ends {
             self.tables
                 .spare_only(|route| self.grace.until(route).is_some());
         }
-        Ok(())
+    }
+
+    /// Takes no more memory than it must: after a load, what came with it is in loose order.
+    pub fn pack(&mut self) {
+        self.tables.pack();
     }
 
     /// Takes in what happened.

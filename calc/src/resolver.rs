@@ -7,7 +7,7 @@
 mod by_node;
 mod walk;
 
-use std::mem;
+use std::{collections::BTreeSet, mem};
 
 use ipnet::IpNet;
 
@@ -18,7 +18,7 @@ use self::{
 use crate::{
     event::{Block, Config, Event, Node, Workload, WorkloadKey},
     index::{Index, NodeId, address, others},
-    prefix::{Family, Marks, PrefixMap},
+    prefix::{Family, Marks, PrefixMap, Run},
     route::Route,
 };
 
@@ -116,8 +116,8 @@ impl Resolver {
             return;
         }
         for cidr in before.blocks.cidrs() {
-            self.touched.insert(*cidr);
-            self.touched.extend(before.blocks.addresses(cidr));
+            self.touched.insert(cidr);
+            self.touched.extend(before.blocks.addresses(&cidr));
         }
         for (_, workload) in before.workloads.iter() {
             self.touched.extend(&workload.nets);
@@ -131,28 +131,29 @@ impl Resolver {
             return self.take_over(&told);
         }
         self.refresh(index);
-        let mut changed = Vec::new();
+        let roots = self.dirty.take();
+        let mut changed = Vec::with_capacity(roots.len());
         let mut vacant = Vec::new();
         let mut moves = self.by_node.moves();
         let mut path = Path::new(index);
         let mut done: Option<IpNet> = None;
-        for root in self.dirty.take() {
+        for root in roots {
             if done.is_some_and(|done| done.contains(&root)) {
                 continue;
             }
             done = Some(root);
             path.enter(root, &self.records);
             for (cidr, record) in self.records.subtree_mut(root) {
-                let desired = path.visit(*cidr, record);
+                let desired = path.visit(cidr, record);
                 if record.is_vacant() {
-                    vacant.push(*cidr);
+                    vacant.push(cidr);
                 }
                 if record.route == desired {
                     continue;
                 }
                 let former = mem::replace(&mut record.route, desired);
-                moves.note(*cidr, former.as_ref(), record.route.as_ref());
-                changed.push((*cidr, record.route));
+                moves.note(cidr, former.as_ref(), record.route.as_ref());
+                changed.push((cidr, record.route));
             }
         }
         moves.finish();
@@ -165,7 +166,7 @@ impl Resolver {
     /// Reads again what the resources say of each touched prefix, and marks it where that has
     /// changed.
     fn refresh(&mut self, index: &Index) {
-        let mut fresh = Vec::new();
+        let mut fresh = Run::default();
         for cidr in self.touched.take() {
             let desired = Record::read(&cidr, index);
             match self.records.get_mut(&cidr) {
@@ -176,7 +177,7 @@ impl Resolver {
                 }
                 None if desired.is_vacant() => {}
                 None => {
-                    fresh.push((cidr, desired));
+                    fresh.push(cidr, desired);
                     self.dirty.insert(cidr);
                 }
             }
@@ -197,7 +198,7 @@ impl Resolver {
         let mut order: Vec<(IpNet, usize)> = told.cidrs.iter().copied().zip(0..).collect();
         order.sort_unstable();
         let mut changed = Vec::with_capacity(order.len());
-        let mut fresh = Vec::with_capacity(order.len());
+        let mut fresh = Run::default();
         let mut moves = self.by_node.moves();
         for of_one in order.chunk_by(|(a, _), (b, _)| a == b) {
             // Of several on one prefix the last holds.
@@ -210,7 +211,7 @@ impl Resolver {
                 Some(_) => self.records.remove(&cidr).and_then(|record| record.route),
                 None => {
                     if route.is_some() {
-                        fresh.push((cidr, Record::told(route)));
+                        fresh.push(cidr, Record::told(route));
                     }
                     None
                 }
@@ -231,33 +232,41 @@ impl Resolver {
     }
 
     /// The routes of wider prefixes that contain this one, narrowest first.
-    pub(crate) fn covering(&self, cidr: IpNet) -> impl Iterator<Item = (&IpNet, &Route<NodeId>)> {
+    pub(crate) fn covering(&self, cidr: IpNet) -> impl Iterator<Item = (IpNet, &Route<NodeId>)> {
         self.records
             .covering(cidr)
             .filter_map(|(cidr, record)| Some((cidr, record.route.as_ref()?)))
     }
 
     /// The routes of a prefix and of those in it, in order.
-    pub(crate) fn routes_in(&self, cidr: IpNet) -> impl Iterator<Item = (&IpNet, &Route<NodeId>)> {
+    pub(crate) fn routes_in(&self, cidr: IpNet) -> impl Iterator<Item = (IpNet, &Route<NodeId>)> {
         self.records
             .subtree(cidr)
             .filter_map(|(cidr, record)| Some((cidr, record.route.as_ref()?)))
     }
 
     /// All routes, in order.
-    pub(crate) fn routes(&self) -> impl Iterator<Item = (&IpNet, &Route<NodeId>)> {
+    pub(crate) fn routes(&self) -> impl Iterator<Item = (IpNet, &Route<NodeId>)> {
         self.records
             .iter()
             .filter_map(|(cidr, record)| Some((cidr, record.route.as_ref()?)))
     }
 
-    /// The prefixes of the routes to a node.
-    pub(crate) fn routes_to(&self, node: NodeId) -> impl Iterator<Item = &IpNet> {
-        self.by_node.get(node)
+    /// The prefixes of the routes to any of these nodes. To many, they come in order.
+    pub(crate) fn routes_to(&self, nodes: &BTreeSet<NodeId>) -> Vec<IpNet> {
+        let count: usize = nodes.iter().map(|node| self.by_node.count(*node)).sum();
+        if count < self.records.len() / 8 {
+            let nodes = nodes.iter();
+            return nodes.flat_map(|node| self.by_node.get(*node)).collect();
+        }
+        self.routes()
+            .filter(|(_, route)| route.node.is_some_and(|node| nodes.contains(&node)))
+            .map(|(cidr, _)| cidr)
+            .collect()
     }
 
     /// Returns whether there are routes to a node.
     pub(crate) fn leads_to(&self, node: NodeId) -> bool {
-        self.by_node.leads_to(node)
+        self.by_node.count(node) > 0
     }
 }

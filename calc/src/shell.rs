@@ -5,6 +5,7 @@
 //! the kernel as it is.
 
 mod journal;
+mod memory;
 mod node;
 mod refresh;
 mod service;

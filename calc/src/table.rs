@@ -174,6 +174,9 @@ impl<K: Kind> Table<K> {
 
     /// Says what keys should be that are neither wanted nor there; they come in order.
     pub(crate) fn want_new(&mut self, all: Vec<(K::Key, K::Value)>) {
+        if all.is_empty() {
+            return;
+        }
         let keys = all.iter().map(|(key, _)| key.clone());
         self.ready
             .of_mut(Change::Insert)
@@ -342,6 +345,11 @@ impl<K: Kind> Table<K> {
         K::op(key, desired)
     }
 
+    /// Returns whether `key` is neither wanted nor there.
+    pub(crate) fn is_new(&self, key: &K::Key) -> bool {
+        self.desired(key).is_none() && self.actual(key) == Actual::Absent
+    }
+
     /// Returns what `key` should be.
     pub(crate) fn desired(&self, key: &K::Key) -> Option<&K::Value> {
         self.tracker.desired(key)
@@ -374,6 +382,11 @@ impl<K: Kind> Table<K> {
     /// Returns the keys of a range that should be there and are not as they should be.
     pub(crate) fn due(&self, keys: RangeInclusive<K::Key>) -> impl Iterator<Item = &K::Key> {
         self.tracker.due(keys)
+    }
+
+    /// Takes no more room than it must.
+    pub(crate) fn pack(&mut self) {
+        self.tracker.pack();
     }
 
     /// Returns how many keys should be there.

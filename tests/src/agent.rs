@@ -16,7 +16,7 @@ use crate::helper::{self, Calc, Helper};
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Agent {
-    reconciler: Reconciler,
+    reconciler: Box<Reconciler>,
     helper: Calc,
 }
 
@@ -26,7 +26,7 @@ impl Agent {
     pub async fn start(helper: &Helper) -> Self {
         let mut agent = Self {
             // What is told here is routes; flows have their own tests and benches.
-            reconciler: Reconciler::without_flows(),
+            reconciler: Box::new(Reconciler::without_flows()),
             helper: helper.connect().await,
         };
         agent.reconciler.handle(Instant::now(), Input::Connected);

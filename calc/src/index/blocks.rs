@@ -2,7 +2,7 @@
 //!
 //! Where blocks overlap, which no sane IPAM makes, the narrower one is right.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, mem, net::IpAddr};
 
 use ipnet::IpNet;
 
@@ -58,12 +58,18 @@ impl Blocks {
         }
     }
 
+    /// Takes no more room than it must.
+    pub(super) fn pack(&mut self) {
+        self.owners.pack();
+        self.others = mem::take(&mut self.others).into_iter().collect();
+    }
+
     fn others_in(&self, cidr: &IpNet) -> impl Iterator<Item = (&(IpNet, u32), &NodeId)> {
         self.others.range((*cidr, 0)..=(*cidr, u32::MAX))
     }
 
     /// All blocks, by CIDR.
-    pub(crate) fn cidrs(&self) -> impl Iterator<Item = &IpNet> {
+    pub(crate) fn cidrs(&self) -> impl Iterator<Item = IpNet> {
         self.owners.iter().map(|(cidr, _)| cidr)
     }
 
@@ -88,7 +94,7 @@ impl Blocks {
         let address = single(cidr).filter(|_| !self.others.is_empty())?;
         self.user(cidr, address).or_else(|| {
             let mut around = self.owners.covering(*cidr);
-            around.find_map(|(block, _)| self.user(block, address))
+            around.find_map(|(block, _)| self.user(&block, address))
         })
     }
 

@@ -10,6 +10,8 @@
 
 use std::{collections::HashMap, num::NonZeroU32};
 
+use foldhash::fast::RandomState;
+
 use crate::route::NodeName;
 
 /// How many names may come to be unused before they are looked for.
@@ -34,7 +36,7 @@ impl NodeId {
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Names {
-    ids: HashMap<NodeName, NodeId>,
+    ids: HashMap<NodeName, NodeId, RandomState>,
     by_place: Vec<Option<NodeName>>,
     free: Vec<NodeId>,
     /// With how many names those that are not in use are looked for.
@@ -44,7 +46,7 @@ pub(crate) struct Names {
 impl Default for Names {
     fn default() -> Self {
         Self {
-            ids: HashMap::new(),
+            ids: HashMap::default(),
             by_place: Vec::new(),
             free: Vec::new(),
             limit: SLACK,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Arc,
 };
 
@@ -86,6 +87,12 @@ impl Workloads {
                 .insert(Arc::clone(&key));
         }
         self.by_key.insert(key, workload);
+    }
+
+    /// Takes no more room than it must.
+    pub(super) fn pack(&mut self) {
+        self.by_key = mem::take(&mut self.by_key).into_iter().collect();
+        self.by_net = mem::take(&mut self.by_net).into_iter().collect();
     }
 
     /// The endpoints, of any node, with exactly this prefix, ascending.

@@ -15,7 +15,7 @@ use super::{Kind, World};
 use crate::{
     event::{Bgp, Config, Event, ServiceLoopPrevention},
     index::Index,
-    prefix::{Marks, PrefixMap, subtree},
+    prefix::{Marks, PrefixMap, Run, subtree},
 };
 
 /// See the [module](self).
@@ -155,7 +155,7 @@ impl BpfRoutes {
 
     /// Computes the entries of all that is dirty, but those that the configuration names.
     fn resolve_unconfigured(&mut self, marked: Vec<IpNet>, world: &World<'_>, ops: &mut Vec<Op>) {
-        let mut fresh = Vec::with_capacity(world.changed.len());
+        let mut fresh = Run::default();
         for (cidr, route) in world.dirty(marked) {
             if self.settings.all.contains(&cidr) {
                 continue;
@@ -168,7 +168,7 @@ impl BpfRoutes {
                 (Some(_), None) => {
                     self.desired.remove(&cidr);
                 }
-                (None, Some(desired)) => fresh.push((cidr, desired.clone())),
+                (None, Some(desired)) => fresh.push(cidr, desired.clone()),
             }
             ops.push(Op::BpfRoute(cidr, desired));
         }

@@ -22,7 +22,7 @@ use crate::{
     conflict::{Candidate, Class, winner},
     event::{Event, MigrationRole},
     index::{Index, NodeId, WorkloadTable},
-    prefix::{Family, Marks, PrefixMap, single},
+    prefix::{Family, Marks, PrefixMap, Run, single},
     route::{PoolKind, Route, Types},
 };
 
@@ -70,14 +70,18 @@ impl KernelRoutes {
     fn refresh_ways(&mut self, world: &World<'_>) {
         for family in Family::ALL {
             let desired = Ways::new(family, world.index);
-            if self.ways.get(&family) != Some(&desired) {
-                self.ways.insert(family, desired);
-                let routes = world.routes.routes_in(family.whole());
-                self.dirty.extend(routes.map(|(cidr, _)| cidr));
-                // Of these, not all are routes of the graph.
-                for (_, workload) in world.index.workloads.local() {
-                    self.dirty.extend(&workload.nets);
-                }
+            if self.ways.get(&family) == Some(&desired) {
+                continue;
+            }
+            if self.ways.insert(family, desired).is_none() {
+                // All that there is has just come.
+                continue;
+            }
+            let routes = world.routes.routes_in(family.whole());
+            self.dirty.extend(routes.map(|(cidr, _)| cidr));
+            // Of these, not all are routes of the graph.
+            for (_, workload) in world.index.workloads.local() {
+                self.dirty.extend(&workload.nets);
             }
         }
     }
@@ -163,20 +167,18 @@ impl Kind for KernelRoutes {
         if mem::take(&mut self.all_dirty) {
             self.mark_all(world);
         }
-        for name in mem::take(&mut self.nodes_dirty) {
-            if let Some(node) = world.index.names.find(&name) {
-                self.dirty.extend(world.routes.routes_to(node));
-            }
-        }
+        let nodes = mem::take(&mut self.nodes_dirty);
+        let nodes = nodes.iter().filter_map(|name| world.index.names.find(name));
+        self.dirty.extend(world.routes.routes_to(&nodes.collect()));
         let marked = self.dirty.take();
-        let mut fresh = Vec::new();
+        let mut fresh = Run::default();
         for (prefix, route) in world.dirty(marked) {
             let desired = self.want(prefix, route, world);
             match (self.desired.get_mut(&prefix), desired) {
                 (None, None) => {}
                 (None, Some(desired)) => {
                     ops.push(Op::KernelRoute(desired.key(prefix), Some(desired.route())));
-                    fresh.push((prefix, desired));
+                    fresh.push(prefix, desired);
                 }
                 (Some(former), Some(desired)) => {
                     if *former == desired {

@@ -1,17 +1,37 @@
-//! Many entries at once, as at a start: nearly all of them are new.
+//! Many entries and routes at once, as at a start: nearly all of them are new.
 //!
 //! What is wanted of a key that is neither wanted nor there concerns nothing else that is known of
-//! it. Such entries are taken in as one run in order, which costs a fraction of one by one.
+//! it. Such keys are taken in as one run in order, which costs a fraction of one by one.
 
 use std::mem;
 
-use ipc_proto::{BpfRoute, Op};
+use ipc_proto::{BpfRoute, KernelRoute, Op, RouteKey};
 use ipnet::IpNet;
 
 use super::{Reconciler, Unplaced};
 
-/// Entries of one map that are new, in order.
-type Run = Vec<(IpNet, BpfRoute)>;
+/// What is new, in order.
+#[derive(Debug, Default)]
+struct Runs {
+    /// Of one map.
+    entries: Vec<(IpNet, BpfRoute)>,
+    routes: Vec<(RouteKey, KernelRoute)>,
+}
+
+impl Runs {
+    /// Returns whether an entry can come next.
+    fn take_entry(&self, prefix: &IpNet) -> bool {
+        let last = self.entries.last();
+        last.is_none_or(|(last, _)| {
+            last < prefix && last.max_prefix_len() == prefix.max_prefix_len()
+        })
+    }
+
+    /// Returns whether a route can come next.
+    fn take_route(&self, key: &RouteKey) -> bool {
+        self.routes.last().is_none_or(|(last, _)| last < key)
+    }
+}
 
 impl Reconciler {
     /// Says what many keys should be, one after the other.
@@ -21,30 +41,37 @@ impl Reconciler {
     /// The first for which there is no table; the others are taken in.
     pub fn want_all(&mut self, ops: Vec<Op>) -> Result<(), Unplaced> {
         self.replan();
-        let is_set = |op: &&Op| matches!(op, Op::BpfRoute(_, Some(_)));
-        let many = ops.iter().filter(is_set).count() > self.tables.entries_len() / 8;
-        let mut run = Run::new();
+        let [entries, routes] = self.tables.desired_lens();
+        let count = |is_set: fn(&&Op) -> bool| ops.iter().filter(is_set).count();
+        let many_entries = count(|op| matches!(op, Op::BpfRoute(_, Some(_)))) > entries / 8;
+        let many_routes = count(|op| matches!(op, Op::KernelRoute(_, Some(_)))) > routes / 8;
+        let mut runs = Runs::default();
         let mut result = Ok(());
         for op in ops {
+            self.take_note(&op);
             if let Op::BpfRoute(prefix, Some(route)) = &op
-                && many
-                && continues(&run, prefix)
-                && self.tables.is_new(prefix)
+                && many_entries
+                && runs.take_entry(prefix)
+                && self.tables.is_new_entry(prefix)
             {
-                self.flows.want(&op);
-                run.push((*prefix, route.clone()));
+                runs.entries.push((*prefix, route.clone()));
+            } else if let Op::KernelRoute(key, Some(route)) = &op
+                && many_routes
+                && runs.take_route(key)
+                && self.tables.is_new_route(key)
+            {
+                runs.routes.push((key.clone(), route.clone()));
             } else {
-                self.tables.want_new(mem::take(&mut run));
-                result = result.and(self.want(op));
+                self.end(&mut runs);
+                result = result.and(self.tables.want(op));
             }
         }
-        self.tables.want_new(run);
+        self.end(&mut runs);
         result
     }
-}
 
-/// Returns whether an entry can come next.
-fn continues(run: &Run, prefix: &IpNet) -> bool {
-    run.last()
-        .is_none_or(|(last, _)| last < prefix && last.max_prefix_len() == prefix.max_prefix_len())
+    fn end(&mut self, runs: &mut Runs) {
+        let Runs { entries, routes } = mem::take(runs);
+        self.tables.want_new(entries, routes);
+    }
 }

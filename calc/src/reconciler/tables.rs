@@ -1,6 +1,9 @@
-//! All tables: which op belongs to which, and in what order their changes are made.
-//!
-//! Make before break: what a packet needs is set before what leads to it, and cleared after.
+//! All tables: which op belongs to which.
+
+mod doubt;
+mod order;
+mod read;
+mod rows;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,28 +13,20 @@ use std::{
 };
 
 use ipc_proto::{
-    self as wire, BpfRoute, KernelRoute, Known, Link, LinkAddressKey, LinkState, Many, Op, OpError,
-    Rival, RouteKey, RouteKind, Tunnel, TunnelDevice,
-    view::{self, Reason, Row},
+    self as wire, BpfRoute, KernelRoute, Link, Op, OpError, Rival, RouteKey, Tunnel, TunnelDevice,
+    view,
 };
 use ipnet::IpNet;
 
-use super::{
-    devices::Finding,
-    links::Doubt,
-    notice::Notice,
-    readings::Drift,
-    rivals::Rivals,
-    steps::{At, Steps, hops},
-};
+pub use self::rows::Page;
+use super::{devices::Finding, notice::Notice, readings::Drift, rivals::Rivals, steps::hops};
 use crate::{
-    delta::{Actual, Change},
-    flows::{Flows, Gate, Lead, Leads, Owner, Pods, is_others, of_bpf, of_kernel},
-    prefix::Family,
-    reading::{All, Reading},
+    delta::Actual,
+    flows::{Lead, Leads, Owner, Pods, is_others, of_bpf, of_kernel},
+    reading::All,
     table::{
-        Act, Alarm, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Entry, Fdb,
-        KernelRoutes, Kind, LinkAddresses, LinkSettings, Neighbours, Rules, Table, TunnelDevices,
+        Act, Alarm, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Fdb,
+        KernelRoutes, LinkAddresses, LinkSettings, Neighbours, Rules, Table, TunnelDevices,
         Verdict,
     },
 };
@@ -65,12 +60,16 @@ pub(super) struct Tables {
 impl Tables {
     /// Says what one key should be.
     pub(super) fn want(&mut self, op: Op) -> Result<(), Unplaced> {
-        if let Op::KernelRoute(key, Some(_)) = &op {
+        self.act(op, Act::Want).map(|_| ())
+    }
+
+    /// Spares no route any longer to which a prefix led that is wanted.
+    pub(super) fn spare_none_for(&mut self, op: &Op) {
+        if let Op::KernelRoute(key, Some(_)) = op {
             for keys in keys_of(key.prefix) {
                 self.kernel_routes.spare_none_of(keys);
             }
         }
-        self.act(op, Act::Want).map(|_| ())
     }
 
     /// Says whether the kernel's routes are ours to change, and returns whether that is news.
@@ -93,25 +92,44 @@ impl Tables {
         self.syncs_routes().then_some(&self.kernel_routes)
     }
 
-    /// Says what entries of one BPF route map should be, which are in order and all
-    /// [new](Self::is_new).
-    pub(super) fn want_new(&mut self, entries: Vec<(IpNet, BpfRoute)>) {
+    /// Says what entries of one BPF route map and what routes should be, which are in order and all
+    /// new.
+    pub(super) fn want_new(
+        &mut self,
+        entries: Vec<(IpNet, BpfRoute)>,
+        routes: Vec<(RouteKey, KernelRoute)>,
+    ) {
         match entries.first() {
             None => {}
             Some((IpNet::V4(_), _)) => self.bpf_v4.want_new(entries),
             Some((IpNet::V6(_), _)) => self.bpf_v6.want_new(entries),
         }
+        self.kernel_routes.want_new(routes);
     }
 
     /// Returns whether an entry of a BPF route map is neither wanted nor there.
-    pub(super) fn is_new(&self, prefix: &IpNet) -> bool {
-        let map = self.map(prefix);
-        map.desired(prefix).is_none() && map.actual(prefix) == Actual::Absent
+    pub(super) fn is_new_entry(&self, prefix: &IpNet) -> bool {
+        self.map(prefix).is_new(prefix)
     }
 
-    /// Returns how many entries of the BPF route maps are wanted.
-    pub(super) fn entries_len(&self) -> usize {
-        self.bpf_v4.desired_len() + self.bpf_v6.desired_len()
+    /// Returns whether a route is neither wanted nor there.
+    pub(super) fn is_new_route(&self, key: &RouteKey) -> bool {
+        self.kernel_routes.is_new(key)
+    }
+
+    /// Returns how many entries of the BPF route maps are wanted, and how many routes.
+    pub(super) fn desired_lens(&self) -> [usize; 2] {
+        [
+            self.bpf_v4.desired_len() + self.bpf_v6.desired_len(),
+            self.kernel_routes.desired_len(),
+        ]
+    }
+
+    /// Takes no more room than it must, where there may be many.
+    pub(super) fn pack(&mut self) {
+        self.bpf_v4.pack();
+        self.bpf_v6.pack();
+        self.kernel_routes.pack();
     }
 
     /// Takes in what became of a change.
@@ -125,88 +143,6 @@ impl Tables {
     pub(super) fn lose(&mut self, op: Op) {
         // As above.
         self.act(op, Act::Lose).unwrap_or(Verdict::Unchanged);
-    }
-
-    /// Returns what need not be read if it is so.
-    pub(super) fn known(&self, seed: u64) -> Known {
-        Known {
-            seed,
-            bpf_v4: self.bpf_v4.sum(seed),
-            bpf_v6: self.bpf_v6.sum(seed),
-            kernel_routes: self.routes().and_then(|routes| routes.sum(seed)),
-        }
-    }
-
-    /// Returns whether it is still known what there is of a kind.
-    pub(super) fn is_known(&self, many: Many) -> bool {
-        match many {
-            Many::BpfV4 => self.bpf_v4.is_known(),
-            Many::BpfV6 => self.bpf_v6.is_known(),
-            Many::KernelRoutes => self.routes().is_some_and(Table::is_known),
-        }
-    }
-
-    /// Returns the kernel's routes that are there and that nobody wants.
-    pub(super) fn stray_routes(&self) -> impl Iterator<Item = (&RouteKey, &KernelRoute)> {
-        self.kernel_routes.strays()
-    }
-
-    /// Takes in all that the helper has read. Returns the interfaces among it, and what failed
-    /// before and is as it should be.
-    pub(super) fn resync(&mut self, now: Instant, reading: Reading) -> (Vec<LinkState>, Vec<Op>) {
-        let Reading {
-            as_known,
-            links,
-            link_settings,
-            tunnel_devices,
-            neighbours,
-            fdb,
-            link_addresses,
-            bpf_v4,
-            bpf_v6,
-            kernel_routes,
-            rules,
-            endpoints,
-            attachments,
-            rivals,
-        } = reading;
-        self.rivals = rivals.into();
-        let mut recovered = resync(now, &mut self.link_settings, link_settings);
-        recovered.extend(resync(now, &mut self.tunnel_devices, tunnel_devices));
-        recovered.extend(resync(now, &mut self.neighbours, neighbours));
-        recovered.extend(resync(now, &mut self.fdb, fdb));
-        let link_addresses = self.less_others_addresses(link_addresses);
-        recovered.extend(resync(now, &mut self.link_addresses, link_addresses));
-        let Self {
-            bpf_v4: v4,
-            bpf_v6: v6,
-            kernel_routes: routes,
-            ..
-        } = self;
-        let has = |many| as_known.contains(&many);
-        recovered.extend(resync_many(now, v4, bpf_v4, has(Many::BpfV4)));
-        recovered.extend(resync_many(now, v6, bpf_v6, has(Many::BpfV6)));
-        let is_known = has(Many::KernelRoutes);
-        recovered.extend(resync_many(now, routes, kernel_routes, is_known));
-        recovered.extend(resync(now, &mut self.rules, rules));
-        recovered.extend(resync(now, &mut self.endpoints, endpoints));
-        recovered.extend(resync(now, &mut self.attachments, attachments));
-        (links, recovered)
-    }
-
-    /// Leaves out addresses that are not ours, where none of their family is wanted on that link.
-    fn less_others_addresses(&self, mut read: All<LinkAddressKey, ()>) -> All<LinkAddressKey, ()> {
-        let is_peer = |other: &LinkAddressKey| {
-            let key = |address| LinkAddressKey {
-                link: other.link.clone(),
-                address,
-            };
-            let [first, last] = Family::of(other.address).ends();
-            let mut wanted = self.link_addresses.wanted(key(first)..=key(last));
-            wanted.next().is_some()
-        };
-        read.retain(|(key, ours)| ours.is_some() || is_peer(key));
-        read
     }
 
     /// Has routes that nobody wants stay until then, but for those whose prefix is wanted otherwise:
@@ -224,76 +160,6 @@ impl Tables {
     /// Lets go of those that are no longer to stay.
     pub(super) fn spare_only(&mut self, stays: impl Fn(&KernelRoute) -> bool) {
         self.kernel_routes.spare_only(stays);
-    }
-
-    /// Takes in that the kernel may have dropped what hung on an interface.
-    pub(super) fn doubt(&mut self, doubt: &Doubt) {
-        self.doubt_l2(doubt);
-        self.doubt_routes(doubt);
-    }
-
-    /// As [`doubt`](Self::doubt), for all but routes.
-    pub(super) fn doubt_l2(&mut self, doubt: &Doubt) {
-        let Doubt {
-            link,
-            hung,
-            dropped,
-            gone,
-            ..
-        } = doubt;
-        if *dropped {
-            self.link_addresses
-                .doubt(&Actual::Wrong, |key, _| key.link == *link);
-        }
-        if *gone {
-            // What has the interface in its key cannot even be named any more.
-            self.link_settings
-                .doubt(&Actual::Absent, |key, _| key == link);
-            self.neighbours
-                .doubt(&Actual::Absent, |key, _| key.link == *link);
-            self.fdb.doubt(&Actual::Absent, |key, _| key.link == *link);
-            self.link_addresses
-                .doubt(&Actual::Absent, |key, _| key.link == *link);
-            self.endpoints.doubt(&Actual::Absent, |key, _| key == link);
-            self.attachments
-                .doubt(&Actual::Absent, |key, _| key.link == *link);
-        } else if *hung {
-            self.neighbours
-                .doubt(&Actual::Wrong, |key, _| key.link == *link);
-        }
-    }
-
-    /// Returns whether an interface that has dropped nothing is without an address that it should have:
-    /// others have taken that away.
-    pub(super) fn misses(&self, doubt: &Doubt) -> bool {
-        let key = |address: &IpAddr| LinkAddressKey {
-            link: doubt.link.clone(),
-            address: *address,
-        };
-        let mut lost = doubt.lost.iter().map(key);
-        !doubt.dropped && lost.any(|key| self.link_addresses.desired(&key).is_some())
-    }
-
-    fn doubt_routes(&mut self, doubt: &Doubt) {
-        let Doubt {
-            link,
-            hung,
-            addresses,
-            ..
-        } = doubt;
-        self.doubt_routes_that(|route| {
-            *hung && uses(route, link)
-                || route
-                    .source
-                    .is_some_and(|source| addresses.contains(&source))
-        });
-    }
-
-    /// Has the routes that are as `is_meant` says in doubt until they are read or set.
-    pub(super) fn doubt_routes_that(&mut self, is_meant: impl Fn(&KernelRoute) -> bool) {
-        let is_meant = |route: Option<&KernelRoute>| route.is_some_and(&is_meant);
-        self.kernel_routes
-            .doubt(&Actual::Wrong, |_, route| is_meant(route));
     }
 
     /// Returns whether anything is known to hang on an interface that has it in its key.
@@ -375,20 +241,6 @@ impl Tables {
         }
     }
 
-    /// Tries again what failed on an interface.
-    pub(super) fn retry_on(&mut self, link: &Link) {
-        self.link_settings.retry(|key, _, _| key == link);
-        self.tunnel_devices
-            .retry(|_, device, _| device.is_some_and(|device| device.parent == *link));
-        self.neighbours.retry(|key, _, _| key.link == *link);
-        self.fdb.retry(|key, _, _| key.link == *link);
-        self.link_addresses.retry(|key, _, _| key.link == *link);
-        self.kernel_routes
-            .retry(|_, route, _| route.is_some_and(|route| uses(route, link)));
-        self.endpoints.retry(|key, _, _| key == link);
-        self.attachments.retry(|key, _, _| key.link == *link);
-    }
-
     /// Tries again what waits for a neighbour.
     pub(super) fn retry_not_tried(&mut self) {
         self.kernel_routes
@@ -415,141 +267,6 @@ impl Tables {
         self.all()
             .filter_map(|(_, table)| table.poll_timeout())
             .min()
-    }
-
-    /// Adds to `steps` what there is room for.
-    ///
-    /// The entries of a BPF route map that are there are brought up to date first. New ones come
-    /// before the end of old ones, so that no address is without an entry; where the map has no
-    /// room for both, only as many end before as must. What waits for `flows` is left out, and what leads to a former owner cleared.
-    pub(super) fn offer(
-        &self,
-        bpf_max_entries: usize,
-        sweep: bool,
-        flows: &Flows,
-        steps: &mut Steps,
-    ) {
-        const SETS: [Change; 2] = [Change::Update, Change::Insert];
-        let clears: &[Change] = if sweep {
-            &[Change::Clear, Change::Sweep]
-        } else {
-            &[Change::Clear]
-        };
-        let maps = [&self.bpf_v4, &self.bpf_v6];
-        let in_the_way = |map: &Table<BpfRoutes>| match map.ready_len(Change::Insert) {
-            0 => 0,
-            inserts => (map.present_len() + inserts).saturating_sub(bpf_max_entries),
-        };
-
-        offer(&self.link_settings, &SETS, steps);
-        offer(&self.tunnel_devices, &SETS, steps);
-        offer(&self.fdb, &SETS, steps);
-        offer(&self.neighbours, &SETS, steps);
-        offer(&self.link_addresses, &SETS, steps);
-        offer(&self.endpoints, &SETS, steps);
-        let gate = |op: &Op| flows.gate(op, |pods| self.leads_to(op, pods));
-        let is_open = |op: &Op| gate(op) == Gate::Open;
-        let breaks = |op: &Op| gate(op) == Gate::Break;
-        for map in maps {
-            steps.extend(map.ready(Change::Update).filter(is_open));
-            steps.extend(ready(map, clears).take(in_the_way(map)));
-            steps.extend(map.ready(Change::Insert).filter(is_open));
-        }
-        if let Some(routes) = self.routes() {
-            for change in SETS {
-                steps.extend(routes.ready(change).filter(is_open));
-            }
-        }
-        offer(&self.rules, &SETS, steps);
-        offer(&self.attachments, &SETS, steps);
-
-        offer(&self.attachments, clears, steps);
-        offer(&self.rules, clears, steps);
-        if let Some(routes) = self.routes() {
-            let routes = routes.ready(Change::Update);
-            steps.extend(routes.filter(breaks).map(cleared));
-            self.offer_clears_of_routes(clears, is_open, steps);
-        }
-        for map in maps {
-            steps.extend(map.ready(Change::Update).filter(breaks).map(cleared));
-        }
-        for map in maps {
-            steps.extend(ready(map, clears).skip(in_the_way(map)));
-        }
-        offer(&self.endpoints, clears, steps);
-        offer(&self.link_addresses, clears, steps);
-        offer(&self.neighbours, clears, steps);
-        offer(&self.fdb, clears, steps);
-        offer(&self.tunnel_devices, clears, steps);
-    }
-
-    /// Adds the ends of kernel routes. One in whose place another is wanted ends only once that is made,
-    /// be it that the kernel takes it only later; where it leads to another owner, that waits for the
-    /// end of this one.
-    fn offer_clears_of_routes(
-        &self,
-        clears: &[Change],
-        is_open: impl Fn(&Op) -> bool,
-        steps: &mut Steps,
-    ) {
-        let set = if clears
-            .iter()
-            .any(|change| self.kernel_routes.ready_len(*change) > 0)
-        {
-            steps.routes()
-        } else {
-            return;
-        };
-        let ended = |op: Op| {
-            let Op::KernelRoute(cleared, _) = &op else {
-                return Some((op, None));
-            };
-            let mut after: Option<At> = None;
-            for keys in keys_of(cleared.prefix) {
-                for key in self.kernel_routes.due(keys) {
-                    if is_open(&self.kernel_routes.op(key.clone())) {
-                        after = after.max(Some(*set.get(key)?));
-                    }
-                }
-            }
-            Some((op, after))
-        };
-        for change in clears {
-            steps.extend_after(self.kernel_routes.ready(*change).filter_map(ended));
-        }
-    }
-
-    /// Returns the routes that are to be set.
-    pub(super) fn sets_of_routes(&self) -> impl Iterator<Item = Op> {
-        let changes = [Change::Update, Change::Insert];
-        let maps = [&self.bpf_v4, &self.bpf_v6];
-        let bpf = maps.map(|map| changes.map(|change| map.ready(change)));
-        let kernel = self.routes().into_iter();
-        let kernel = kernel.flat_map(move |table| changes.map(|change| table.ready(change)));
-        bpf.into_iter().flatten().flatten().chain(kernel.flatten())
-    }
-
-    /// Returns whom the route under the key of an op leads to.
-    fn leads_to(&self, op: &Op, pods: &Pods) -> Actual<Option<Owner>> {
-        match op {
-            Op::BpfRoute(prefix, _) => self.map(prefix).actual(prefix).map(of_bpf),
-            Op::KernelRoute(key, _) => {
-                let actual = self.kernel_routes.actual(key);
-                actual.map(|route| of_kernel(route, pods))
-            }
-            Op::LinkSettings(..)
-            | Op::TunnelDevice(..)
-            | Op::Neighbour(..)
-            | Op::Fdb(..)
-            | Op::LinkAddress(..)
-            | Op::Rule(..)
-            | Op::Attachment(..)
-            | Op::Endpoint(..)
-            | Op::Vtep(..)
-            | Op::ProgramSettings(_)
-            | Op::Masquerade(_)
-            | Op::FlowFlush(_) => Actual::Absent,
-        }
     }
 
     fn map(&self, prefix: &IpNet) -> &Table<BpfRoutes> {
@@ -595,35 +312,6 @@ impl Tables {
             }
         }
         drift
-    }
-
-    /// Returns rows of a table, as `page` says; what nobody wants stays unless it `sweep`s.
-    pub(super) fn rows(&self, page: &Page, sweep: bool, flows: &Flows) -> Vec<Row> {
-        let rows = Rows {
-            page,
-            sweep,
-            waits: &|op| flows.gate(op, |pods| self.leads_to(op, pods)) != Gate::Open,
-        };
-        match page.kind {
-            view::Kind::LinkSettings => rows.of(self.link_settings.entries()),
-            view::Kind::TunnelDevices => rows.of(self.tunnel_devices.entries()),
-            view::Kind::Neighbours => rows.of(self.neighbours.entries()),
-            view::Kind::Fdb => rows.of(self.fdb.entries()),
-            view::Kind::LinkAddresses => rows.of(self.link_addresses.entries()),
-            view::Kind::BpfRoutes => rows.of(self.bpf_v4.entries().chain(self.bpf_v6.entries())),
-            view::Kind::KernelRoutes => {
-                let entries = self.routes().into_iter().flat_map(Table::entries);
-                rows.of(entries.map(|mut entry| {
-                    if entry.reason.is_none() {
-                        entry.reason = self.rivals.of(entry.key).map(Reason::Foreign);
-                    }
-                    entry
-                }))
-            }
-            view::Kind::Rules => rows.of(self.rules.entries()),
-            view::Kind::Endpoints => rows.of(self.endpoints.entries()),
-            view::Kind::Attachments => rows.of(self.attachments.entries()),
-        }
     }
 
     /// Returns what the BPF route maps have become since the last call; see [`Table::tell`].
@@ -732,110 +420,4 @@ fn keys_of(prefix: IpNet) -> impl Iterator<Item = RangeInclusive<RouteKey>> {
         };
         key(0, 0)..=key(u8::MAX, u32::MAX)
     })
-}
-
-/// Returns the op that clears what another one sets.
-fn cleared(op: Op) -> Op {
-    match op {
-        Op::BpfRoute(prefix, _) => Op::BpfRoute(prefix, None),
-        Op::KernelRoute(key, _) => Op::KernelRoute(key, None),
-        op @ (Op::LinkSettings(..)
-        | Op::TunnelDevice(..)
-        | Op::Neighbour(..)
-        | Op::Fdb(..)
-        | Op::LinkAddress(..)
-        | Op::Rule(..)
-        | Op::Attachment(..)
-        | Op::Endpoint(..)
-        | Op::Vtep(..)
-        | Op::ProgramSettings(_)
-        | Op::Masquerade(_)
-        | Op::FlowFlush(_)) => op,
-    }
-}
-
-/// Adds changes of a table to `steps`, as many as there is room for.
-fn offer<K: Kind>(table: &Table<K>, changes: &[Change], steps: &mut Steps) {
-    steps.extend(ready(table, changes));
-}
-
-/// Returns what can be made of these changes, in their order.
-fn ready<K: Kind>(table: &Table<K>, changes: &[Change]) -> impl Iterator<Item = Op> {
-    changes.iter().flat_map(|change| table.ready(*change))
-}
-
-/// As [`resync`]; nothing was read of what is as it is known to be.
-fn resync_many<K: Kind>(
-    now: Instant,
-    table: &mut Table<K>,
-    all: All<K::Key, K::Value>,
-    is_known: bool,
-) -> Vec<Op> {
-    if !is_known {
-        return resync(now, table, all);
-    }
-    let recovered = table.confirm(now);
-    recovered.into_iter().map(|key| table.op(key)).collect()
-}
-
-fn resync<K: Kind>(now: Instant, table: &mut Table<K>, all: All<K::Key, K::Value>) -> Vec<Op> {
-    let recovered = table.resync(now, all);
-    recovered.into_iter().map(|key| table.op(key)).collect()
-}
-
-/// Which rows are asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct Page {
-    /// Of which table.
-    pub kind: view::Kind,
-    /// How many to leave out at the start.
-    pub skip: usize,
-    /// How many at most.
-    pub max: usize,
-    /// Whether only those that are not as they should be.
-    pub differing: bool,
-}
-
-/// What rows are made by.
-struct Rows<'a> {
-    page: &'a Page,
-    sweep: bool,
-    waits: &'a dyn Fn(&Op) -> bool,
-}
-
-impl Rows<'_> {
-    fn of<'a, K: Kind + 'a>(&self, entries: impl Iterator<Item = Entry<'a, K>>) -> Vec<Row> {
-        entries
-            .filter(|entry| !self.page.differing || entry.reason.is_some())
-            .skip(self.page.skip)
-            .take(self.page.max)
-            .map(|entry| self.row(entry))
-            .collect()
-    }
-
-    /// Makes a row, with the reasons that its table does not know.
-    fn row<K: Kind>(&self, entry: Entry<'_, K>) -> Row {
-        let mut row = entry.row();
-        if row.reason == Some(Reason::Pending) {
-            row.reason = Some(match &row.desired {
-                None if !self.sweep => Reason::Unread,
-                Some(op) if (self.waits)(op) => Reason::Flows,
-                None | Some(_) => Reason::Pending,
-            });
-        }
-        row
-    }
-}
-
-/// Returns whether a route hangs on an interface.
-fn uses(route: &KernelRoute, link: &Link) -> bool {
-    match &route.kind {
-        RouteKind::Local(local) => local == link,
-        RouteKind::Unicast(_)
-        | RouteKind::Multipath(_)
-        | RouteKind::Blackhole
-        | RouteKind::Prohibit
-        | RouteKind::Unreachable
-        | RouteKind::Throw => hops(route).iter().any(|hop| hop.link == *link),
-    }
 }

@@ -1,27 +1,30 @@
 //! The prefixes of the routes to each node.
 
-use std::collections::BTreeSet;
-
 use ipnet::IpNet;
 
-use crate::{index::NodeId, route::Route};
+use crate::{
+    index::NodeId,
+    prefix::{PrefixMap, Run},
+    route::Route,
+};
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct ByNode {
     /// By the place of the node's number.
-    routes: Vec<BTreeSet<IpNet>>,
+    routes: Vec<PrefixMap<()>>,
 }
 
 impl ByNode {
     /// The prefixes of the routes to a node, in order.
-    pub(super) fn get(&self, node: NodeId) -> impl Iterator<Item = &IpNet> {
-        self.routes.get(node.place()).into_iter().flatten()
+    pub(super) fn get(&self, node: NodeId) -> impl Iterator<Item = IpNet> {
+        let routes = self.routes.get(node.place()).into_iter();
+        routes.flat_map(|routes| routes.iter().map(|(cidr, ())| cidr))
     }
 
-    /// Returns whether there are routes to a node.
-    pub(super) fn leads_to(&self, node: NodeId) -> bool {
-        self.get(node).next().is_some()
+    /// Returns how many routes there are to a node.
+    pub(super) fn count(&self, node: NodeId) -> usize {
+        self.routes.get(node.place()).map_or(0, PrefixMap::len)
     }
 
     /// Starts to note what becomes of routes.
@@ -65,28 +68,24 @@ impl Moves<'_> {
         let all = &mut self.by_node.routes;
         let end = self.come.iter().map(|(node, _)| node.place() + 1).max();
         if let Some(end) = end.filter(|end| *end > all.len()) {
-            all.resize_with(end, BTreeSet::new);
+            all.resize_with(end, PrefixMap::default);
         }
         if self.come.len() < all.len() {
             for (node, cidr) in self.come {
                 if let Some(routes) = all.get_mut(node.place()) {
-                    routes.insert(cidr);
+                    routes.insert(cidr, ());
                 }
             }
             return;
         }
-        let mut groups = vec![Vec::new(); all.len()];
+        let mut groups = vec![Run::default(); all.len()];
         for (node, cidr) in self.come {
             if let Some(group) = groups.get_mut(node.place()) {
-                group.push(cidr);
+                group.push(cidr, ());
             }
         }
         for (routes, come) in all.iter_mut().zip(groups) {
-            if come.len() < routes.len() / 8 {
-                routes.extend(come);
-            } else {
-                routes.append(&mut come.into_iter().collect());
-            }
+            routes.absorb(come);
         }
     }
 }

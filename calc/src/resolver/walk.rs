@@ -110,7 +110,7 @@ impl<'a> Path<'a> {
             .covering_from(root, shared.map_or(0, |shared| shared.saturating_add(1)))
             .collect();
         for (cidr, record) in missing.into_iter().rev() {
-            self.step(*cidr, record);
+            self.step(cidr, record);
         }
     }
 

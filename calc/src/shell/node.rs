@@ -52,7 +52,7 @@ pub(super) struct Node {
     name: String,
     convergence: Convergence,
     calculator: Calculator,
-    reconciler: Reconciler,
+    reconciler: Box<Reconciler>,
     /// The way to the helper.
     requests: Option<mpsc::Sender<dataplane::Request>>,
     throttle: Throttle,
@@ -117,7 +117,9 @@ impl Node {
             convergence: Convergence::new(config.node_name.clone()),
             calculator: Calculator::new(config.node_name.clone())
                 .with_workload_table(config.workload_table),
-            reconciler: Reconciler::default().with_grace(config.route_cleanup_grace_period),
+            reconciler: Box::new(
+                Reconciler::default().with_grace(config.route_cleanup_grace_period),
+            ),
             requests: None,
             throttle: Throttle::new(now, config.apply_burst, config.apply_interval),
             throttled: false,

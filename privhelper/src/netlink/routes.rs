@@ -93,26 +93,27 @@ impl Routes {
 
     /// Makes routes whose keys are free, and looks the others up.
     fn set(&mut self, kernel: &mut Kernel<'_>, run: &[Change<'_>]) -> Vec<Outcome> {
-        let bodies: Vec<Result<Vec<u8>, OpError>> = run
-            .iter()
-            .map(|change| body(change, kernel.policy))
-            .collect();
-        let create = |body: &Vec<u8>| Request::create_route(body.clone());
-        let requests: Vec<Request> = bodies.iter().flatten().map(create).collect();
-        let mut sent = kernel.requests.send(&requests).into_iter();
+        let mut requests = Vec::with_capacity(run.len());
+        let mut lay_out = |change| {
+            requests.push(Request::create_route(body(change, kernel.policy)?));
+            Ok(())
+        };
+        let laid_out: Vec<Outcome> = run.iter().map(&mut lay_out).collect();
+        let sent = kernel.requests.send(&requests);
+        let mut sent = requests.into_iter().map(Request::into_body).zip(sent);
         let mut outcomes = Vec::with_capacity(run.len());
         let mut taken = Vec::new();
-        for (at, ((key, _), body)) in run.iter().zip(bodies).enumerate() {
-            outcomes.push(body.and_then(|body| match sent.next() {
-                Some(Ok(())) => {
-                    self.known.set(key, Some(body));
+        for (at, ((key, _), laid_out)) in run.iter().zip(laid_out).enumerate() {
+            outcomes.push(laid_out.and_then(|()| match sent.next() {
+                Some((body, Ok(()))) => {
+                    self.known.set(key, Some(&body));
                     Ok(())
                 }
-                Some(Err(refused)) if refused.errno == Errno::EEXIST => {
+                Some((body, Err(refused))) if refused.errno == Errno::EEXIST => {
                     taken.push((at, body));
                     Ok(())
                 }
-                Some(Err(refused)) => Err(failed("RTM_NEWROUTE", key, &refused)),
+                Some((_, Err(refused))) => Err(failed("RTM_NEWROUTE", key, &refused)),
                 None => Err(failed("RTM_NEWROUTE", key, &Errno::ENODATA.into())),
             }));
         }
@@ -178,7 +179,7 @@ impl Routes {
                 continue;
             };
             *outcome = plan.and_then(|range| first_failure(&sent, range, "RTM_NEWROUTE", key));
-            self.known.set(key, outcome.is_ok().then_some(body));
+            self.known.set(key, outcome.is_ok().then_some(&body));
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use ipc_proto::{BpfTarget, Hop, KernelRoute, Lane, Link, Op, Protocol, RouteKind, Table, Tunnel};
+use ipc_proto::{
+    BpfTarget, Hop, KernelRoute, Lane, Link, LinkAddressKey, Op, Protocol, RouteKind, Table, Tunnel,
+};
 use ipnet::IpNet;
 use privhelper::{
     links::Links,
@@ -68,24 +70,7 @@ pub(crate) fn forbidden(policy: &Policy, links: &Links, lane: Lane, op: &Op) -> 
             (!one_host(key.mac.0) || !can_be_a_host(destination))
                 .then_some("a forwarding entry that leads to no host")
         }
-        Op::LinkAddress(key, _) => {
-            if !names.is_workload(&key.link) {
-                return Some("an address on a link of others");
-            }
-            if !can_be_a_host(key.address) {
-                return Some("an address that is no host's");
-            }
-            let prefix = IpNet::from(key.address);
-            let of_link =
-                |(base, length): (&str, u8)| is_inside(&prefix, base.parse().unwrap(), length);
-            if [("169.254.0.0", 16), ("fe80::", 10)]
-                .into_iter()
-                .any(of_link)
-            {
-                return None;
-            }
-            place(policy, &prefix)
-        }
+        Op::LinkAddress(key, _) => link_address(policy, &names, key),
         Op::BpfRoute(prefix, route) => place(policy, prefix).or_else(|| {
             let route = route.as_ref()?;
             match &route.target {
@@ -133,6 +118,24 @@ pub(crate) fn forbidden(policy: &Policy, links: &Links, lane: Lane, op: &Op) -> 
             place(policy, &prefix).or_else(|| scope(&names, &prefix))
         }
     }
+}
+
+fn link_address(policy: &Policy, names: &Names<'_>, key: &LinkAddressKey) -> Option<Why> {
+    if !names.is_workload(&key.link) {
+        return Some("an address on a link of others");
+    }
+    if !can_be_a_host(key.address) {
+        return Some("an address that is no host's");
+    }
+    let prefix = IpNet::from(key.address);
+    let of_link = |(base, length): (&str, u8)| is_inside(&prefix, base.parse().unwrap(), length);
+    if [("169.254.0.0", 16), ("fe80::", 10)]
+        .into_iter()
+        .any(of_link)
+    {
+        return None;
+    }
+    place(policy, &prefix)
 }
 
 fn kernel_route(

@@ -125,7 +125,7 @@ pub async fn initial(blocks: u32, runs: usize) -> Metric {
 pub async fn resync_noop(blocks: u32, runs: usize) -> Metric {
     let events = Cluster { blocks }.events();
     let entries = Entries::of(&Cluster::wanted(&events));
-    let mut calculation = Box::pin(Calculation::standing(events)).await;
+    let mut calculation = Calculation::standing(events).await;
     let (mut times, mut floors) = (Vec::new(), Vec::new());
     for _ in 0..runs {
         floors.push(floor::dump(&calculation.pin(), entries.len()));
@@ -156,7 +156,7 @@ pub async fn one_change(name: &str, blocks: u32, reference: f64) -> Metric {
     let cluster = Cluster { blocks };
     let mut events = cluster.events();
     let wanted = Cluster::wanted(&events);
-    let mut calculation = Box::pin(Calculation::standing(events.clone())).await;
+    let mut calculation = Calculation::standing(events.clone()).await;
     let mut times = Vec::new();
     for number in 0..CHANGES {
         let event = cluster.moved(number);

@@ -221,10 +221,10 @@ fn is_local(cidr: &IpNet, index: &Index) -> bool {
 }
 
 /// The routes of wider prefixes as far as they matter here, narrowest first.
-fn graph_routes_around<'a>(
-    world: &World<'a>,
+fn graph_routes_around(
+    world: &World<'_>,
     cidr: IpNet,
-) -> impl Iterator<Item = (&'a IpNet, Route<NodeId>)> {
+) -> impl Iterator<Item = (IpNet, Route<NodeId>)> {
     world
         .routes
         .covering(cidr)

@@ -20,7 +20,19 @@ fn any_op() -> impl Strategy<Value = Op> {
                 Op::BpfRoute(prefix.parse().unwrap(), route)
             }
         ),
-        1 => any::<bool>().prop_map(route),
+        6 => (0_u8..8, 0_u32..3, prop::option::weighted(0.8, 7_u32..10)).prop_map(
+            |(n, metric, index)| {
+                let prefix = format!("10.9.{n}.0/24").parse().unwrap();
+                let Op::KernelRoute(key, Some(mut value)) = route(true) else {
+                    panic!("it is a route");
+                };
+                if let RouteKind::Unicast(hop) = &mut value.kind {
+                    hop.link = link(index.unwrap_or(7));
+                }
+                let key = RouteKey { prefix, metric, ..key };
+                Op::KernelRoute(key, index.map(|_| value))
+            }
+        ),
         1 => prop::option::of(1_u8..3).prop_map(neighbour),
     ]
 }
@@ -49,12 +61,14 @@ proptest! {
     ) {
         if in_order {
             ops.sort_by_key(|op| match op {
-                Op::BpfRoute(prefix, _) => Some(*prefix),
-                _ => None,
+                Op::BpfRoute(prefix, _) => (Some(*prefix), None),
+                Op::KernelRoute(key, _) => (None, Some(key.clone())),
+                _ => (None, None),
             });
         }
         let there = there.into_iter().filter_map(|op| match op {
             Op::BpfRoute(prefix, route) => Some(Observed::BpfRoute(prefix, route)),
+            Op::KernelRoute(key, route) => Some(Observed::KernelRoute(key, route)),
             _ => None,
         });
         let there: Vec<_> = there.collect();

@@ -121,24 +121,25 @@ impl Node {
             )]);
             return;
         }
-        let ops = self.calculator.resolve();
+        let mut wanted = self.calculator.resolve();
         let tunnels: BTreeSet<Tunnel> = self.calculator.tunnels().collect();
+        wanted.retain(|op| {
+            let Op::TunnelDevice(tunnel, device) = op else {
+                return true;
+            };
+            let stays = device.is_none() && tunnels.contains(tunnel);
+            if stays {
+                self.kept.insert(*tunnel);
+            } else {
+                self.kept.remove(tunnel);
+            }
+            !stays
+        });
         let over = self
             .kept
             .extract_if(.., |tunnel| !tunnels.contains(tunnel))
             .map(|tunnel| Op::TunnelDevice(tunnel, None));
-        let mut wanted: Vec<Op> = over.collect();
-        wanted.extend(ops.into_iter().filter(|op| {
-            let Op::TunnelDevice(tunnel, device) = op else {
-                return true;
-            };
-            if device.is_none() && tunnels.contains(tunnel) {
-                self.kept.insert(*tunnel);
-                return false;
-            }
-            self.kept.remove(tunnel);
-            true
-        }));
+        wanted.extend(over);
         let syncs = self.calculator.syncs_routes();
         self.reconciler.handle(now, Input::RouteSync(syncs));
         let peers = self.calculator.bgp_peers();

@@ -9,6 +9,7 @@ use crate::{
     consumers::Signal,
     face::Status,
     reconciler::{Notice, OldFlows},
+    shell::memory,
 };
 
 /// How many failures are shown by name.
@@ -131,5 +132,8 @@ impl Node {
         tracing::info!(?took, applies = self.applies, "in sync for the first time");
         let signal = self.consumers.in_sync();
         self.signal([signal]);
+        self.calculator.pack();
+        self.reconciler.pack();
+        memory::trim();
     }
 }

@@ -1,0 +1,121 @@
+//! What a reading of the kernel says of all tables.
+
+use std::time::Instant;
+
+use ipc_proto::{KernelRoute, Known, LinkAddressKey, LinkState, Many, Op, RouteKey};
+
+use super::Tables;
+use crate::{
+    prefix::Family,
+    reading::{All, Reading},
+    table::{Kind, Table},
+};
+
+impl Tables {
+    /// Returns what need not be read if it is so.
+    pub(in crate::reconciler) fn known(&self, seed: u64) -> Known {
+        Known {
+            seed,
+            bpf_v4: self.bpf_v4.sum(seed),
+            bpf_v6: self.bpf_v6.sum(seed),
+            kernel_routes: self.routes().and_then(|routes| routes.sum(seed)),
+        }
+    }
+
+    /// Returns whether it is still known what there is of a kind.
+    pub(in crate::reconciler) fn is_known(&self, many: Many) -> bool {
+        match many {
+            Many::BpfV4 => self.bpf_v4.is_known(),
+            Many::BpfV6 => self.bpf_v6.is_known(),
+            Many::KernelRoutes => self.routes().is_some_and(Table::is_known),
+        }
+    }
+
+    /// Returns the kernel's routes that are there and that nobody wants.
+    pub(in crate::reconciler) fn stray_routes(
+        &self,
+    ) -> impl Iterator<Item = (&RouteKey, &KernelRoute)> {
+        self.kernel_routes.strays()
+    }
+
+    /// Takes in all that the helper has read. Returns the interfaces among it, and what failed
+    /// before and is as it should be.
+    pub(in crate::reconciler) fn resync(
+        &mut self,
+        now: Instant,
+        reading: Reading,
+    ) -> (Vec<LinkState>, Vec<Op>) {
+        let Reading {
+            as_known,
+            links,
+            link_settings,
+            tunnel_devices,
+            neighbours,
+            fdb,
+            link_addresses,
+            bpf_v4,
+            bpf_v6,
+            kernel_routes,
+            rules,
+            endpoints,
+            attachments,
+            rivals,
+        } = reading;
+        self.rivals = rivals.into();
+        let mut recovered = resync(now, &mut self.link_settings, link_settings);
+        recovered.extend(resync(now, &mut self.tunnel_devices, tunnel_devices));
+        recovered.extend(resync(now, &mut self.neighbours, neighbours));
+        recovered.extend(resync(now, &mut self.fdb, fdb));
+        let link_addresses = self.less_others_addresses(link_addresses);
+        recovered.extend(resync(now, &mut self.link_addresses, link_addresses));
+        let Self {
+            bpf_v4: v4,
+            bpf_v6: v6,
+            kernel_routes: routes,
+            ..
+        } = self;
+        let has = |many| as_known.contains(&many);
+        recovered.extend(resync_many(now, v4, bpf_v4, has(Many::BpfV4)));
+        recovered.extend(resync_many(now, v6, bpf_v6, has(Many::BpfV6)));
+        let is_known = has(Many::KernelRoutes);
+        recovered.extend(resync_many(now, routes, kernel_routes, is_known));
+        recovered.extend(resync(now, &mut self.rules, rules));
+        recovered.extend(resync(now, &mut self.endpoints, endpoints));
+        recovered.extend(resync(now, &mut self.attachments, attachments));
+        (links, recovered)
+    }
+
+    /// Leaves out addresses that are not ours, where none of their family is wanted on that link.
+    fn less_others_addresses(&self, mut read: All<LinkAddressKey, ()>) -> All<LinkAddressKey, ()> {
+        let is_peer = |other: &LinkAddressKey| {
+            let key = |address| LinkAddressKey {
+                link: other.link.clone(),
+                address,
+            };
+            let [first, last] = Family::of(other.address).ends();
+            let mut wanted = self.link_addresses.wanted(key(first)..=key(last));
+            wanted.next().is_some()
+        };
+        read.retain(|(key, ours)| ours.is_some() || is_peer(key));
+        read
+    }
+}
+
+/// As [`resync`]; nothing was read of what is as it is known to be.
+fn resync_many<K: Kind>(
+    now: Instant,
+    table: &mut Table<K>,
+    all: All<K::Key, K::Value>,
+    is_known: bool,
+) -> Vec<Op> {
+    if !is_known {
+        return resync(now, table, all);
+    }
+    let recovered = table.confirm(now);
+    recovered.into_iter().map(|key| table.op(key)).collect()
+}
+
+fn resync<K: Kind>(now: Instant, table: &mut Table<K>, all: All<K::Key, K::Value>) -> Vec<Op> {
+    let recovered = table.resync(now, all);
+    recovered.into_iter().map(|key| table.op(key)).collect()
+}
