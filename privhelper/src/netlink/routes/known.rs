@@ -129,6 +129,10 @@ impl Known {
     }
 
     fn place(&self, key: &RouteKey) -> Result<usize, usize> {
+        // As where many are made.
+        if self.ordered.last().is_none_or(|(last, _)| last < key) {
+            return Err(self.ordered.len());
+        }
         self.ordered.binary_search_by(|(other, _)| other.cmp(key))
     }
 
