@@ -7,10 +7,12 @@
 //! Nothing is written before the datastore has shown all that it
 //! holds and the helper all that the kernel does.
 
+mod answers;
 mod devices;
 mod grace;
 mod links;
 mod load;
+mod look;
 mod notice;
 mod readings;
 mod rivals;
@@ -26,33 +28,29 @@ use std::{
 };
 
 use ipc_proto::{
-    Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Known, Lane, Lease, Link, LinkEvent,
-    Many, Op, OpError, Protocol, Rivals, RouteKey, Step, Welcome,
-    view::{self, Row},
+    Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Known, Lane, Lease, Link, LinkEvent, Op,
+    RouteKey, Step, Welcome,
 };
 use ipnet::IpNet;
 
+pub(crate) use self::notice::{Contested, OldFlows};
 use self::{
+    answers::is_birds,
     devices::Devices,
     grace::Grace,
     links::{Doubt, Links},
     readings::Readings,
-    steps::{Steps, hops},
+    steps::Steps,
     tables::Tables,
 };
 pub use self::{
     notice::Notice,
     tables::{Page, Unplaced},
 };
-pub(crate) use self::{
-    notice::{Contested, OldFlows},
-    readings::Drift,
-};
 pub use crate::table::Counts;
 use crate::{
-    flows::{Flows, News},
+    flows::Flows,
     reading::{All, Reading},
-    table::Verdict,
 };
 
 /// How many batches are planned at a time: each but the first is sent if all before it was made and
@@ -473,283 +471,8 @@ impl Reconciler {
         self.readings.next(self.grace.is_due())
     }
 
-    /// Returns how much readings have found, by kind, that others have changed.
-    pub(crate) fn drift(&self) -> &Drift {
-        self.readings.drift()
-    }
-
-    /// Returns the addresses whose new owner waits for flows to be forgotten.
-    pub fn waiting_for_flows(&self) -> impl Iterator<Item = IpAddr> {
-        self.flows.waiting()
-    }
-
-    /// Returns the addresses whose new owner got its route although flows of the former one may be
-    /// there, and why.
-    pub fn with_old_flows(&self) -> impl Iterator<Item = (IpAddr, Option<&OpError>)> {
-        self.flows.overdue()
-    }
-
-    /// Returns how often the kernel was read back; a reading that was overtaken does not count.
-    #[must_use]
-    pub fn resyncs(&self) -> u64 {
-        self.resyncs
-    }
-
-    /// Returns whether the helper can be reached and has granted a lease.
-    #[must_use]
-    pub fn is_connected(&self) -> bool {
-        self.welcomed
-    }
-
-    /// Returns whether the kernel is known to hold all that the datastore asks for.
-    #[must_use]
-    pub fn is_in_sync(&self) -> bool {
-        let counts = self.totals();
-        self.datastore != Datastore::Starting
-            && self.welcomed
-            && counts.pending == 0
-            && counts.held == 0
-            && counts.contested == 0
-    }
-
-    /// Returns what others undo again and again.
-    pub(crate) fn contested(&self) -> impl Iterator<Item = Contested> {
-        self.tables.contested().map(Contested::from)
-    }
-
-    /// Returns what of others may count in place of routes that are ours, for the operator.
-    pub(crate) fn rivals(&self) -> impl Iterator<Item = String> {
-        self.tables.rivals()
-    }
-
-    /// Counts the keys of a table.
-    #[must_use]
-    pub fn counts(&self, kind: view::Kind) -> Counts {
-        self.tables.counts(kind, self.sweeps())
-    }
-
-    /// Counts the keys of all tables.
-    #[must_use]
-    pub fn totals(&self) -> Counts {
-        self.tables.totals(self.sweeps())
-    }
-
-    /// Returns rows of a table in the order of its keys.
-    #[must_use]
-    pub fn rows(&self, page: &Page) -> Vec<Row> {
-        self.tables.rows(page, self.sweeps(), &self.flows)
-    }
-
-    /// Returns what the helper has made of the BPF route maps, if it is time to tell: after an
-    /// answer, or when there is nothing to do; to be called when [`poll`](Self::poll) has no more.
-    pub fn tell(&mut self) -> Option<Told> {
-        let settled = matches!(self.peer, Peer::Idle(_)) && self.datastore != Datastore::Starting;
-        // What is read back is told with what was made of it, so that a repair is no news. The
-        // first time, all is to be right.
-        if !settled && self.telling != Telling::Due {
-            return None;
-        }
-        self.telling = Telling::Done;
-        Some(self.tables.tell().map_or(Told::Anew, Told::Changes))
-    }
-
-    /// Returns whether changes are asked for that are not answered yet.
-    #[must_use]
-    pub fn is_writing(&self) -> bool {
-        matches!(self.peer, Peer::Busy(_))
-    }
-
-    /// Returns the BPF routes as of the last [`tell`](Self::tell), in order from the prefix that
-    /// follows `after`; or nothing if the next one tells all of them anew.
-    #[must_use]
-    pub fn told_after(
-        &self,
-        after: Option<&IpNet>,
-    ) -> Option<impl Iterator<Item = (&IpNet, &BpfRoute)>> {
-        self.tables.told_after(after)
-    }
-
-    /// Returns whether a change of a BPF route is to be made, or is not answered yet.
-    #[must_use]
-    pub fn awaits(&self, prefix: &IpNet) -> bool {
-        self.tables.awaits(prefix)
-    }
-
     /// Returns whether what nobody wants may be swept from the kernel.
     fn sweeps(&self) -> bool {
         self.datastore == Datastore::Complete
     }
-
-    /// Starts over with `peer`. What is in flight may be carried out or not.
-    fn restart(&mut self, peer: Peer) {
-        self.replan();
-        if let Peer::Busy(flight) = std::mem::replace(&mut self.peer, peer) {
-            for op in flight.ops {
-                self.tables.lose(op);
-            }
-        }
-        self.flows.restart();
-        self.welcomed = false;
-        self.resync = false;
-        if self.telling == Telling::Due {
-            self.telling = Telling::Done;
-        }
-    }
-
-    fn welcome(&mut self, now: Instant, welcome: &Welcome, mut reading: Reading) {
-        if !matches!(self.peer, Peer::Greeting) {
-            return;
-        }
-        let mut as_known = reading.as_known.iter();
-        if !as_known.all(|many| self.tables.is_known(*many)) {
-            // What it was known to be is in doubt since.
-            self.peer = Peer::Fresh;
-            return;
-        }
-        self.resyncs += 1;
-        if !self.tables.syncs_routes() {
-            reading.kernel_routes = All::default();
-            reading.rivals = Rivals::default();
-        }
-        let routes_as_known = reading.as_known.contains(&Many::KernelRoutes);
-        if !routes_as_known {
-            let peers = &self.bgp_peers;
-            let is_birds = |(_, route): &mut (_, Option<KernelRoute>)| {
-                route.as_ref().is_some_and(|route| is_birds(route, peers))
-            };
-            let birds = reading.kernel_routes.extract_if(.., is_birds);
-            self.birds_own = birds.collect();
-        }
-        self.tables
-            .add_outdone(&self.birds_own, &mut reading.rivals);
-        self.flows.observed(&reading);
-        self.grace.all(now, &reading.links);
-        let spared = if routes_as_known {
-            let strays = || self.tables.stray_routes();
-            self.grace
-                .spared(|| strays().map(|(key, route)| (key, Some(route))))
-        } else {
-            let read = || reading.kernel_routes.iter();
-            self.grace
-                .spared(|| read().map(|(key, route)| (key, route.as_ref())))
-        };
-        for doubt in self.links.lost_by(&reading.links) {
-            if routes_as_known {
-                // They were found as they were.
-                self.tables.doubt_l2(&doubt);
-            } else {
-                self.tables.doubt(&doubt);
-            }
-        }
-        let (links, recovered) = self.tables.resync(now, reading);
-        self.tables.spare(spared);
-        let news = self.readings.end(now, self.tables.drift());
-        self.notices.extend(news.map(Notice::Drift));
-        self.links = Links::new(links);
-        self.devices.take_suspects();
-        self.reread = false;
-        self.notify(recovered.into_iter().map(Notice::Recovered).collect());
-        let size = |number| usize::try_from(number).unwrap_or(usize::MAX);
-        self.welcomed = true;
-        self.idle(Grant {
-            lease: welcome.lease,
-            max_steps: size(welcome.max_steps).max(1),
-            bpf_max_entries: size(welcome.bpf_max_entries),
-        });
-    }
-
-    fn ack(&mut self, now: Instant, ack: Ack) {
-        if let Some(done) = self.flows.acked(ack.id) {
-            self.flushed(now, done);
-            return;
-        }
-        let flight = match std::mem::take(&mut self.peer) {
-            Peer::Busy(flight) if flight.id == ack.id => flight,
-            peer @ (Peer::Gone | Peer::Fresh | Peer::Greeting | Peer::Idle(_) | Peer::Busy(_)) => {
-                self.peer = peer;
-                return;
-            }
-        };
-        self.take_in_made();
-        if ack.failed.is_empty() && !self.plan.is_empty() {
-            self.made = Some((now, flight.ops));
-        } else {
-            self.plan.clear();
-            self.settle(now, flight.ops, ack.failed.into_iter().collect());
-            for doubt in &flight.doubts {
-                self.tables.doubt(doubt);
-            }
-        }
-        if self.telling == Telling::Done {
-            self.telling = Telling::Due;
-        }
-        self.idle(flight.grant);
-    }
-
-    /// Takes in what became of the steps of a batch: those that `failed`, by their index, and the
-    /// others, which were made.
-    fn settle(&mut self, now: Instant, ops: Vec<Op>, mut failed: BTreeMap<u32, OpError>) {
-        let mut notices = Vec::new();
-        let mut neighbour_set = false;
-        for (index, op) in (0..).zip(ops) {
-            let error = failed.remove(&index);
-            self.flows.settled(now, &op, error.as_ref());
-            neighbour_set |= error.is_none() && matches!(op, Op::Neighbour(_, Some(_)));
-            match self.tables.settle(now, op.clone(), error.clone()) {
-                Verdict::Unchanged => {}
-                Verdict::Failed => notices.extend(error.map(|error| Notice::Failed(op, error))),
-                Verdict::Recovered => notices.push(Notice::Recovered(op)),
-            }
-        }
-        if neighbour_set {
-            self.tables.retry_not_tried();
-        }
-        self.notify(notices);
-    }
-
-    fn flushed(&mut self, now: Instant, done: FlowsDone) {
-        self.replan();
-        let mut news = Vec::new();
-        self.flows.done(now, done, &self.tables, &mut news);
-        self.report(news);
-    }
-
-    /// Tells what has come of flows.
-    fn report(&mut self, news: Vec<News>) {
-        let mut notices = Vec::new();
-        for news in news {
-            match news {
-                News::Clean(address) => self.clean.push_back(address),
-                News::Kept(address, error) => notices.push(Notice::FlowsKept(address, error)),
-                News::Forgotten(address) => notices.push(Notice::FlowsForgotten(address)),
-            }
-        }
-        self.notify(notices);
-    }
-
-    /// Goes on with a lease, or asks for another if somebody wants the kernel read back.
-    fn idle(&mut self, grant: Grant) {
-        self.peer = if std::mem::take(&mut self.resync) {
-            Peer::Fresh
-        } else {
-            Peer::Idle(grant)
-        };
-    }
-
-    fn notify(&mut self, mut notices: Vec<Notice>) {
-        let more = notices.len().saturating_sub(MAX_NOTICES);
-        notices.truncate(MAX_NOTICES);
-        self.notices.extend(notices);
-        if more > 0 {
-            self.notices.push_back(Notice::More(more));
-        }
-    }
-}
-
-/// Returns whether a route is BIRD's own: it leads to nobody but its `peers`.
-fn is_birds(route: &KernelRoute, peers: &BTreeSet<Link>) -> bool {
-    let hops = hops(route);
-    route.protocol == Protocol::Bird
-        && !hops.is_empty()
-        && hops.iter().all(|hop| peers.contains(&hop.link))
 }

@@ -20,11 +20,12 @@ use std::time::Duration;
 
 use ipc_proto::{
     AttachmentKey, BpfRoute, Endpoint, Flags, Hook, Hop, Incarnation, KernelRoute, Known, Link,
-    LinkAddressKey, LinkRole, LinkState, Mac, NeighbourKey, Observed, OpError, Protocol, RouteKey,
-    RouteKind, Step, Sum, Table, view::Reason,
+    LinkAddressKey, LinkRole, LinkState, Mac, Many, NeighbourKey, Observed, OpError, Protocol,
+    RouteKey, RouteKind, Step, Sum, Table,
+    view::{self, Reason, Row},
 };
 
-use super::*;
+use super::{readings::Drift, *};
 
 /// A reconciler and the helper's part, played by hand.
 struct Bench {

@@ -1,7 +1,9 @@
 //! What tables hold, as rows for the operator.
 
-use ipc_proto::view::{Reason, Row};
-use ipc_proto::{Op, view};
+use ipc_proto::{
+    Op,
+    view::{self, Reason, Row},
+};
 
 use super::Tables;
 use crate::{
