@@ -103,6 +103,7 @@ impl Calculator {
     /// for each key whose desired value has changed, kind by kind in the order in which they are to
     /// be made.
     pub fn resolve(&mut self) -> Vec<Op> {
+        self.index.blocks.close_gaps();
         let changed = self.resolver.resolve(&self.index);
         let world = World {
             index: &self.index,

@@ -142,6 +142,15 @@ impl<V> PrefixMap<V> {
         }
     }
 
+    /// Makes the map anew, without the gaps that entries leave which came one by one.
+    pub(crate) fn close_gaps(&mut self) {
+        self.map = std::mem::take(&mut self.map).into_iter().collect();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
     pub(crate) fn remove(&mut self, net: &IpNet) -> Option<V> {
         let former = self.map.remove(net)?;
         let key = length(net);

@@ -17,6 +17,8 @@ use crate::{
 pub(crate) struct Blocks {
     /// Who owns each block.
     owners: PrefixMap<Option<NodeId>>,
+    /// How many there were when gaps between them were last closed.
+    dense: usize,
     /// The addresses, by block and ordinal, that others use: all of them where nobody owns the block.
     others: BTreeMap<(IpNet, u32), NodeId>,
 }
@@ -55,6 +57,14 @@ impl Blocks {
             None => {
                 self.owners.remove(&cidr);
             }
+        }
+    }
+
+    /// Closes the gaps between blocks, which come one by one, once there are twice as many.
+    pub(crate) fn close_gaps(&mut self) {
+        if self.owners.len() > 2 * self.dense {
+            self.owners.close_gaps();
+            self.dense = self.owners.len();
         }
     }
 
