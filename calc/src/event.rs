@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use ipc_proto::{IfName, LinkEvent, LinkState, Mac};
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 /// A change of one input. An update replaces the former value as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub enum Event {
 }
 
 /// A node of the cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Its IPv4 address with the prefix length of its subnet, from its BGP section.
     pub bgp_ipv4: Option<IpNet>,
@@ -55,7 +56,7 @@ pub struct Node {
 }
 
 /// An address of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAddress {
     /// The address.
     pub address: IpAddr,
@@ -64,7 +65,7 @@ pub struct NodeAddress {
 }
 
 /// The type of a node's address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeAddressKind {
     /// `InternalIP`.
     Internal,
@@ -75,7 +76,7 @@ pub enum NodeAddressKind {
 }
 
 /// When a pool's packets are encapsulated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TunnelMode {
     /// Never.
     #[default]
@@ -87,7 +88,7 @@ pub enum TunnelMode {
 }
 
 /// An IP pool.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
     /// When VXLAN is used.
     pub vxlan: TunnelMode,
@@ -100,7 +101,7 @@ pub struct Pool {
 }
 
 /// An IPAM block.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// The node, or virtual owner, that it belongs to.
     pub owner: Option<String>,
@@ -109,7 +110,7 @@ pub struct Block {
 }
 
 /// Tells workload endpoints apart.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WorkloadKey {
     /// The node that it is on.
     pub node: String,
@@ -122,7 +123,7 @@ pub struct WorkloadKey {
 }
 
 /// A workload endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workload {
     /// The host's end of its link.
     pub interface: IfName,
@@ -141,7 +142,7 @@ pub struct Workload {
 /// The part of a workload endpoint in a live migration: for a while two nodes have one address.
 ///
 /// Of several migrations that it is in, the greatest part counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum MigrationRole {
     /// It is in none.
     #[default]
@@ -269,7 +270,7 @@ impl Default for Config {
 }
 
 /// What the cluster's BGP configuration says that is not for BIRD alone.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bgp {
     /// The prefixes of services: cluster IPs, external IPs and load balancer IPs alike, without host
     /// bits.
@@ -279,7 +280,7 @@ pub struct Bgp {
 }
 
 /// The addresses of each node towards those of its workloads that speak BGP with it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peering {
     /// `localWorkloadPeeringIPV4`.
     pub v4: Option<IpAddr>,

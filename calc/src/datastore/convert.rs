@@ -13,6 +13,7 @@ mod workload;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use crate::event;
 
@@ -25,8 +26,8 @@ use super::{
     tree::{Fault, Tree},
 };
 
-/// What an object means. There may be very many blocks: what is larger than one is boxed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What an object means.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Value {
     Node(Box<event::Node>, Labels),
     Pool(IpNet, event::Pool),
@@ -45,8 +46,6 @@ pub(super) enum Value {
     Migration(Box<Migration>),
     Peers(Box<Peers>),
 }
-
-const _: () = assert!(size_of::<Value>() <= 80);
 
 /// A breach of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,13 +5,15 @@
 
 use std::{fmt, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     resource::Identity,
     tree::{Fault, Tree},
 };
 
 /// The kinds that routes depend on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) enum Kind {
     BgpConfiguration,
     BgpPeer,
@@ -70,7 +72,7 @@ impl fmt::Display for Kind {
 }
 
 /// Tells objects apart.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ObjectKey {
     pub(super) kind: Kind,
     /// Empty for a kind without namespaces.

@@ -8,6 +8,8 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 /// The longest text that is parsed, in bytes.
 const MAX_LENGTH: usize = 64 << 10;
 /// How deep parentheses may be nested.
@@ -17,7 +19,7 @@ const MAX_DEPTH: usize = 64;
 pub(super) type Labels = BTreeMap<String, String>;
 
 /// A parsed selector.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Selector {
     All,
     Has(String),
@@ -29,7 +31,7 @@ pub(super) enum Selector {
 }
 
 /// A test of a label's value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Test {
     OneOf(BTreeSet<String>),
     Contains(String),

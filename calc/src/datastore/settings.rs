@@ -9,7 +9,7 @@ mod parameters;
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::event::Config;
 
@@ -21,13 +21,13 @@ use super::{
 };
 
 /// What one source sets: raw text by Felix's internal names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Settings {
-    values: BTreeMap<&'static str, String>,
+    values: BTreeMap<String, String>,
 }
 
 /// What is set on the nodes with certain labels.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Selected {
     /// Which nodes.
     pub(super) nodes: Selector,
@@ -104,7 +104,7 @@ pub(super) fn settings(
         if let Err(rule) = apply(&mut Effective::default(), &text) {
             flaws.push(Flaw { field, rule });
         }
-        settings.values.insert(name, text);
+        settings.values.insert(name.to_owned(), text);
     }
     Ok(Some(match nodes {
         None => Value::Settings(settings),
@@ -157,7 +157,7 @@ pub(super) struct Clash {
 impl Effective {
     /// Resolves the sources, the most specific one first, and adds what does not go together to
     /// `clashes`.
-    pub(super) fn resolve(sources: &[&Settings], clashes: &mut Vec<Clash>) -> Self {
+    pub(super) fn resolve(sources: &[Settings], clashes: &mut Vec<Clash>) -> Self {
         let mut effective = Self::default();
         for (name, _, apply) in PARAMETERS {
             let mut applied = effective.clone();
@@ -169,7 +169,7 @@ impl Effective {
         }
         for (names, flaw) in metrics::refuse(&mut effective.config) {
             let setter = |name: &&str| {
-                let sets = |source: &&Settings| source.values.contains_key(*name);
+                let sets = |source: &Settings| source.values.contains_key(*name);
                 sources.iter().position(sets)
             };
             let source = names.iter().find_map(setter).unwrap_or_default();

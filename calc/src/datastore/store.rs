@@ -6,7 +6,9 @@
 
 mod contents;
 mod effect;
+mod files;
 mod objects;
+mod packed;
 mod report;
 
 use std::{
@@ -21,6 +23,7 @@ use self::{
     contents::{Broken, File},
     effect::Subject,
     objects::Objects,
+    packed::Packed,
     report::Report,
 };
 use super::{Standing, Update, document::ObjectKey};
@@ -33,10 +36,9 @@ type FileName = Arc<str>;
 #[derive(Debug)]
 pub struct Store {
     node: String,
-    /// As of the last update.
-    files: BTreeMap<FileName, File>,
     /// What was read since; none for a file that is gone.
     news: BTreeMap<FileName, Option<File>>,
+    /// As of the last update.
     objects: Objects,
     /// Files with anything to report.
     noted: BTreeSet<FileName>,
@@ -54,7 +56,6 @@ impl Store {
     pub fn new(node: &str) -> Self {
         Self {
             node: node.to_owned(),
-            files: BTreeMap::new(),
             news: BTreeMap::new(),
             objects: Objects::default(),
             noted: BTreeSet::new(),
@@ -67,10 +68,8 @@ impl Store {
 
     /// The names of its files.
     pub fn files(&self) -> impl Iterator<Item = &str> {
-        let known = self
-            .files
-            .keys()
-            .filter(|&file| !self.news.contains_key(file));
+        let known = self.objects.files.names();
+        let known = known.filter(|&file| !self.news.contains_key(file));
         let new = self.news.iter().filter(|(_, content)| content.is_some());
         known.chain(new.map(|(file, _)| file)).map(|file| &**file)
     }
@@ -113,7 +112,7 @@ impl Store {
     fn file(&self, name: &str) -> Option<&File> {
         match self.news.get(name) {
             Some(read) => read.as_ref(),
-            None => self.files.get(name),
+            None => self.objects.files.get(name),
         }
     }
 
@@ -165,7 +164,8 @@ impl Store {
 
     /// What is in force.
     fn standing(&self) -> Standing {
-        let mut noted = self.noted.iter().filter_map(|name| self.files.get(name));
+        let noted = self.noted.iter();
+        let mut noted = noted.filter_map(|name| self.objects.files.get(name));
         match &self.trouble {
             Some(_) if self.seen => Standing::Lost,
             Some(_) => Standing::Unread,
@@ -178,15 +178,9 @@ impl Store {
     fn touched(&self, news: &BTreeMap<FileName, Option<File>>) -> BTreeSet<ObjectKey> {
         let mut touched: BTreeSet<ObjectKey> = self.objects.kept().cloned().collect();
         for (name, new) in news {
-            let old = self.files.get(name);
-            let both = [old, new.as_ref()];
+            let both = [self.objects.files.get(name), new.as_ref()];
             let [old, new] = both.map(|file| file.map(|file| &file.objects));
-            for (these, others) in [(old, new), (new, old)] {
-                let differing = these.into_iter().flatten().filter(|(key, object)| {
-                    others.and_then(|others| others.get(*key)) != Some(*object)
-                });
-                touched.extend(differing.map(|(key, _)| key.clone()));
-            }
+            touched.extend(Packed::differing(old, new));
             for broken in both.into_iter().flatten().flat_map(|file| &file.broken) {
                 touched.extend(broken.key.clone());
             }
@@ -202,21 +196,15 @@ impl Store {
         report: &mut Report,
     ) {
         let former = self.objects.held_of(&touched);
-        for (name, new) in news {
-            let old = self.files.remove(&name);
-            for key in old.iter().flat_map(|old| old.objects.keys()) {
-                self.objects.forget(key, &name);
+        for (name, new) in &news {
+            let is_noted = |file: &File| !file.broken.is_empty() || !file.notes.is_empty();
+            if new.as_ref().is_some_and(is_noted) {
+                self.noted.insert(Arc::clone(name));
+            } else {
+                self.noted.remove(name);
             }
-            self.noted.remove(&name);
-            let Some(new) = new else { continue };
-            for (key, object) in &new.objects {
-                self.objects.define(key, &name, object);
-            }
-            if !new.broken.is_empty() || !new.notes.is_empty() {
-                self.noted.insert(Arc::clone(&name));
-            }
-            self.files.insert(name, new);
         }
+        self.objects.files.take(news);
         self.keep(&former, report);
         for key in touched {
             self.objects.settle(&key, former.get(&key));
@@ -231,10 +219,8 @@ impl Store {
         for (key, held) in former.iter().filter(|(key, _)| !self.objects.defines(key)) {
             by_file.entry(&held.file).or_default().push((key, held));
         }
-        let files = self
-            .noted
-            .iter()
-            .filter_map(|name| self.files.get_key_value(name));
+        let files = self.noted.iter();
+        let files = files.filter_map(|name| Some((name, self.objects.files.get(name)?)));
         for (name, file) in files.filter(|(_, file)| !file.broken.is_empty()) {
             // What a document without a name may have been: any that its file no longer shows.
             let missing = by_file.get(name).map(Vec::as_slice).unwrap_or_default();

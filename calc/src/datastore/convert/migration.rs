@@ -1,5 +1,7 @@
 //! Live migrations, and which part of them an endpoint is.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     datastore::{
         document::ObjectKey,
@@ -12,20 +14,20 @@ use crate::{
 use super::{Flaw, Rule, Value};
 
 /// A live migration, as far as it tells yet what it is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::datastore) struct Migration {
     source: Option<Named>,
     target: Option<Target>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Target {
     Selected(Selector),
     Named(Named),
 }
 
 /// One endpoint, or all of a workload.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Named {
     /// None where the workload is known without it.
     node: Option<String>,

@@ -1,5 +1,7 @@
 //! BGP peers that are workloads on the node that speaks with them. Others are of no use to routes.
 
+use serde::{Deserialize, Serialize};
+
 use crate::datastore::{
     resource::{BgpPeerSpec, Resource},
     selector::{Labels, Selector},
@@ -8,13 +10,13 @@ use crate::datastore::{
 use super::{Flaw, Rule, Value};
 
 /// Which workloads, on which nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::datastore) struct Peers {
     nodes: Nodes,
     workloads: Selector,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Nodes {
     All,
     Named(String),

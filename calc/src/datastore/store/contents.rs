@@ -1,9 +1,10 @@
 //! What one file holds, whatever the others do.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
+use super::packed::{Object, Packed};
 use crate::datastore::{
-    convert::{Flaw, Value, convert},
+    convert::{Flaw, convert},
     document::{Document, ObjectKey, documents},
     tree::Fault,
 };
@@ -13,21 +14,13 @@ use crate::datastore::{
 pub(super) struct File {
     /// None for a file that could not be read.
     pub(super) digest: Option<[u8; 20]>,
-    pub(super) objects: BTreeMap<ObjectKey, Arc<Object>>,
+    pub(super) objects: Packed,
     pub(super) broken: Vec<Broken>,
     /// What is wrong but costs no object.
     pub(super) notes: Vec<Note>,
 }
 
-/// An object that could be decoded.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Object {
-    pub(super) line: u64,
-    /// None if it counts as absent.
-    pub(super) value: Option<Value>,
-}
-
-/// A document that could not.
+/// A document that could not be decoded.
 #[derive(Debug)]
 pub(super) struct Broken {
     /// None if not even that could be read.
@@ -47,6 +40,7 @@ impl File {
     /// Reads a file's documents.
     pub(super) fn read(bytes: &[u8]) -> Self {
         let mut file = Self::default();
+        let mut objects = BTreeMap::new();
         for document in documents(bytes) {
             match document {
                 Document::Broken(fault) => file.broken.push(Broken::new(None, &fault)),
@@ -72,23 +66,26 @@ impl File {
                                     text: format!("{key}: {text}{fate}"),
                                 });
                             }
-                            file.add(
-                                key,
-                                Object {
-                                    line: tree.line(),
-                                    value,
-                                },
-                            );
+                            let line = tree.line();
+                            file.add(&mut objects, key, Object { line, value });
                         }
                     }
                 }
             }
         }
+        match Packed::new(&objects) {
+            Ok(packed) => file.objects = packed,
+            Err(error) => file.broken.push(Broken {
+                key: None,
+                line: 0,
+                text: format!("cannot be kept: {error}; split it"),
+            }),
+        }
         file
     }
 
-    fn add(&mut self, key: ObjectKey, object: Object) {
-        if let Some(first) = self.objects.get(&key) {
+    fn add(&mut self, objects: &mut BTreeMap<ObjectKey, Object>, key: ObjectKey, object: Object) {
+        if let Some(first) = objects.get(&key) {
             let text = format!(
                 "{key}: is already defined in line {}, which holds; remove one",
                 first.line
@@ -96,7 +93,7 @@ impl File {
             let line = object.line;
             self.notes.push(Note { line, text });
         } else {
-            self.objects.insert(key, Arc::new(object));
+            objects.insert(key, object);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{
         selector::Labels,
         settings::{Clash, Effective, Settings},
     },
-    event::{Event, MigrationRole, Node, Workload, WorkloadKey},
+    event::{Event, MigrationRole, Workload, WorkloadKey},
 };
 
 /// What an event is about.
@@ -33,9 +33,9 @@ pub(super) enum Subject {
 pub(super) struct Sight<'a> {
     store: &'a Store,
     effective: Effective,
-    migrations: Vec<&'a Migration>,
+    migrations: Vec<Migration>,
     /// Those on our node.
-    peers: Vec<&'a Peers>,
+    peers: Vec<Peers>,
 }
 
 impl Store {
@@ -52,7 +52,7 @@ impl Store {
         }
         let (mut migrations, mut peers) = (Vec::new(), Vec::new());
         let mut labels_of_node = false;
-        let mut take = |key: &ObjectKey, value: Option<&Value>| match value {
+        let mut take = |key: &ObjectKey, value: Option<Value>| match value {
             None => {}
             Some(Value::Settings(_) | Value::SelectedSettings(_)) => self.config(&mut subjects),
             Some(Value::Bgp(_)) => subjects.push(Subject::Bgp),
@@ -63,32 +63,29 @@ impl Store {
                     labels_of_node = true;
                 }
             }
-            Some(Value::Pool(cidr, _)) => subjects.push(Subject::Pool(*cidr)),
-            Some(Value::Block(cidr, _)) => subjects.push(Subject::Block(*cidr)),
+            Some(Value::Pool(cidr, _)) => subjects.push(Subject::Pool(cidr)),
+            Some(Value::Block(cidr, _)) => subjects.push(Subject::Block(cidr)),
             Some(Value::Workload { key: workload, .. }) => {
-                let both = (WorkloadKey::clone(workload), key.clone());
-                subjects.push(Subject::Workload(Box::new(both)));
+                subjects.push(Subject::Workload(Box::new((*workload, key.clone()))));
             }
-            Some(Value::Migration(migration)) => migrations.push(Migration::clone(migration)),
-            Some(Value::Peers(some)) => peers.push(Peers::clone(some)),
+            Some(Value::Migration(migration)) => migrations.push(*migration),
+            Some(Value::Peers(some)) => peers.push(*some),
         };
         for key in touched {
-            for (_, object) in self.objects.definitions(key) {
-                take(key, object.value.as_ref());
+            for (_, record) in self.objects.files.definitions(key) {
+                take(key, record.object().and_then(|object| object.value));
             }
             take(key, self.objects.value(key));
         }
         for file in news.values().flatten() {
-            for (key, object) in file
-                .objects
-                .iter()
-                .filter(|(key, _)| touched.contains(*key))
-            {
-                take(key, object.value.as_ref());
+            for record in file.objects.iter() {
+                if let Some(key) = record.key().filter(|key| touched.contains(key)) {
+                    take(&key, record.object().and_then(|object| object.value));
+                }
             }
         }
         if labels_of_node {
-            peers.extend(self.peers().cloned());
+            peers.extend(self.peers());
         }
         if !migrations.is_empty() || !peers.is_empty() {
             for (object, value) in self.objects.of_kind(Kind::WorkloadEndpoint) {
@@ -96,12 +93,11 @@ impl Store {
                     continue;
                 };
                 let moves =
-                    |migration: &Migration| migration.role(key, labels) != MigrationRole::None;
-                let speaks = |peers: &Peers| peers.include(labels);
+                    |migration: &Migration| migration.role(&key, &labels) != MigrationRole::None;
+                let speaks = |peers: &Peers| peers.include(&labels);
                 if migrations.iter().any(moves) || key.node == self.node && peers.iter().any(speaks)
                 {
-                    let both = (WorkloadKey::clone(key), object.clone());
-                    subjects.push(Subject::Workload(Box::new(both)));
+                    subjects.push(Subject::Workload(Box::new((*key, object.clone()))));
                 }
             }
         }
@@ -115,8 +111,7 @@ impl Store {
         subjects.push(Subject::Config);
         for key in self.objects.spoofers() {
             if let Some(Value::Workload { key: workload, .. }) = self.objects.value(key) {
-                let both = (WorkloadKey::clone(workload), key.clone());
-                subjects.push(Subject::Workload(Box::new(both)));
+                subjects.push(Subject::Workload(Box::new((*workload, key.clone()))));
             }
         }
     }
@@ -126,28 +121,29 @@ impl Store {
         let migrations = self.objects.of_kind(Kind::LiveMigration);
         let migrations = migrations.filter_map(|(_, value)| {
             if let Value::Migration(migration) = value {
-                Some(&**migration)
+                Some(*migration)
             } else {
                 None
             }
         });
+        let labels = self.labels();
         Sight {
             store: self,
             effective: self.settings().0,
             migrations: migrations.collect(),
             peers: self
                 .peers()
-                .filter(|peers| peers.are_on(&self.node, self.labels()))
+                .filter(|peers| peers.are_on(&self.node, labels.as_ref()))
                 .collect(),
         }
     }
 
     /// The BGP peers that are workloads.
-    fn peers(&self) -> impl Iterator<Item = &Peers> {
+    fn peers(&self) -> impl Iterator<Item = Peers> {
         let peers = self.objects.of_kind(Kind::BgpPeer);
         peers.filter_map(|(_, value)| {
             if let Value::Peers(peers) = value {
-                Some(&**peers)
+                Some(*peers)
             } else {
                 None
             }
@@ -155,7 +151,7 @@ impl Store {
     }
 
     /// The labels of our node, if it is known.
-    fn labels(&self) -> Option<&Labels> {
+    fn labels(&self) -> Option<Labels> {
         match self.value(Kind::Node, &self.node) {
             Some(Value::Node(_, labels)) => Some(labels),
             _ => None,
@@ -175,7 +171,7 @@ impl Store {
                 _ => None,
             }
         };
-        let (keys, sources): (Vec<ObjectKey>, Vec<&Settings>) =
+        let (keys, sources): (Vec<ObjectKey>, Vec<Settings>) =
             named(&format!("node.{}", self.node))
                 .into_iter()
                 .chain(self.selected_settings())
@@ -190,22 +186,23 @@ impl Store {
     /// Of the settings for selections of nodes those that hold on ours: the oldest, and of several
     /// as old the one whose name comes first. None as long as our node, and so its labels, is not
     /// known.
-    fn selected_settings(&self) -> Option<(ObjectKey, &Settings)> {
+    fn selected_settings(&self) -> Option<(ObjectKey, Settings)> {
         let labels = self.labels()?;
         let settings = self.objects.of_kind(Kind::FelixConfiguration);
         let selected = settings.filter_map(|(key, value)| {
             if let Value::SelectedSettings(selected) = value {
-                Some((key, selected)).filter(|_| selected.nodes.matches(labels))
+                Some((key, *selected)).filter(|(_, selected)| selected.nodes.matches(&labels))
             } else {
                 None
             }
         });
-        let oldest = selected.min_by_key(|(key, selected)| (&selected.created, *key));
-        oldest.map(|(key, selected)| (key.clone(), &selected.settings))
+        // Of equals, min_by takes the first.
+        let oldest = selected.min_by(|(_, a), (_, b)| a.created.cmp(&b.created));
+        oldest.map(|(key, selected)| (key.clone(), selected.settings))
     }
 
     /// What the object of that name means, of a kind without namespaces.
-    fn value(&self, kind: Kind, name: &str) -> Option<&Value> {
+    fn value(&self, kind: Kind, name: &str) -> Option<Value> {
         let key = ObjectKey {
             name: name.into(),
             ..ObjectKey::first(kind)
@@ -219,26 +216,26 @@ impl Sight<'_> {
     pub(super) fn meaning(&self, subject: &Subject) -> Event {
         let objects = &self.store.objects;
         // Of several with the same CIDR the one with the smallest name counts.
-        let first = |kind, cidr| objects.value(objects.with_cidr(kind, cidr).next()?);
+        let first = |kind, cidr| objects.value(objects.with_cidr(kind, cidr).first()?);
         match subject {
             Subject::Config => Event::Config(self.effective.config.clone()),
             Subject::Bgp => match self.store.value(Kind::BgpConfiguration, "default") {
-                Some(Value::Bgp(bgp)) => Event::Bgp(bgp.clone()),
+                Some(Value::Bgp(bgp)) => Event::Bgp(bgp),
                 _ => Event::Bgp(crate::event::Bgp::default()),
             },
             Subject::Node(key) => {
                 let node = match objects.value(key) {
-                    Some(Value::Node(node, _)) => Some(Node::clone(node)),
+                    Some(Value::Node(node, _)) => Some(*node),
                     _ => None,
                 };
                 Event::Node(key.name.to_string(), node)
             }
             Subject::Pool(cidr) => match first(Kind::IpPool, *cidr) {
-                Some(Value::Pool(_, pool)) => Event::Pool(*cidr, Some(pool.clone())),
+                Some(Value::Pool(_, pool)) => Event::Pool(*cidr, Some(pool)),
                 _ => Event::Pool(*cidr, None),
             },
             Subject::Block(cidr) => match first(Kind::IpamBlock, *cidr) {
-                Some(Value::Block(_, block)) => Event::Block(*cidr, Some(block.clone())),
+                Some(Value::Block(_, block)) => Event::Block(*cidr, Some(block)),
                 _ => Event::Block(*cidr, None),
             },
             Subject::Workload(both) => {
@@ -258,12 +255,12 @@ impl Sight<'_> {
         else {
             return None;
         };
-        let counts = **key == *named && (!spoofs || self.effective.spoofing);
+        let counts = *key == *named && (!spoofs || self.effective.spoofing);
         counts.then(|| Workload {
-            migration: role(&self.migrations, key, labels),
+            migration: role(&self.migrations, &key, &labels),
             bgp_peer: key.node == self.store.node
-                && self.peers.iter().any(|peers| peers.include(labels)),
-            ..Workload::clone(workload)
+                && self.peers.iter().any(|peers| peers.include(&labels)),
+            ..*workload
         })
     }
 }
@@ -279,7 +276,7 @@ pub(super) fn is_gone(event: &Event) -> bool {
     )
 }
 
-fn role(migrations: &[&Migration], key: &WorkloadKey, labels: &Labels) -> MigrationRole {
+fn role(migrations: &[Migration], key: &WorkloadKey, labels: &Labels) -> MigrationRole {
     let roles = migrations
         .iter()
         .map(|migration| migration.role(key, labels));

@@ -9,7 +9,11 @@ use std::{
 
 use ipnet::IpNet;
 
-use super::{FileName, contents::Object};
+use super::{
+    FileName,
+    files::Files,
+    packed::{Object, Record},
+};
 use crate::datastore::{
     convert::Value,
     document::{Kind, ObjectKey},
@@ -18,16 +22,18 @@ use crate::datastore::{
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Objects {
-    defined: BTreeMap<(ObjectKey, FileName), Arc<Object>>,
+    pub(super) files: Files,
     kept: Former,
+    /// The pools and blocks that are kept, by their CIDR.
+    kept_by_cidr: BTreeSet<(IpNet, ObjectKey)>,
     /// The objects with more than one definition.
     doubled: BTreeSet<ObjectKey>,
-    /// The pools and blocks that hold, by their CIDR.
-    by_cidr: BTreeSet<(IpNet, ObjectKey)>,
-    /// Those of them whose CIDR is that of another one with a smaller name.
+    /// The pools and blocks that hold and whose CIDR is that of another one with a smaller name.
     outdone: BTreeSet<ObjectKey>,
     /// The workloads that hold and use foreign source addresses.
     spoofers: BTreeSet<ObjectKey>,
+    /// The objects that hold of the kinds that are asked for as a whole, of which blocks are none.
+    listed: BTreeSet<ObjectKey>,
 }
 
 /// What held at some time.
@@ -37,7 +43,7 @@ pub(super) type Former = BTreeMap<ObjectKey, Held>;
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) file: FileName,
-    object: Arc<Object>,
+    pub(super) object: Object,
 }
 
 impl Held {
@@ -45,67 +51,67 @@ impl Held {
     pub(super) fn moved_to(&self, file: &FileName) -> Self {
         Self {
             file: Arc::clone(file),
-            object: Arc::clone(&self.object),
+            object: self.object.clone(),
         }
     }
 }
 
 impl Objects {
-    /// The definitions of an object, in the order of their files.
-    pub(super) fn definitions<'a>(
-        &'a self,
-        key: &'a ObjectKey,
-    ) -> impl Iterator<Item = (&'a FileName, &'a Object)> {
-        let range = self.defined.range((key.clone(), FileName::default())..);
-        range
-            .take_while(move |((other, _), _)| other == key)
-            .map(|((_, file), object)| (file, &**object))
-    }
-
     /// Whether a file defines an object.
     pub(super) fn defines(&self, key: &ObjectKey) -> bool {
-        self.first(key).is_some()
+        !self.files.definitions(key).is_empty()
     }
 
-    /// The definition of an object that holds, and where it is.
-    pub(super) fn holder(&self, key: &ObjectKey) -> Option<(&FileName, &Arc<Object>)> {
-        let kept = || self.kept.get(key).map(|held| (&held.file, &held.object));
-        self.first(key).or_else(kept)
+    /// The definition of an object that holds.
+    pub(super) fn held(&self, key: &ObjectKey) -> Option<Held> {
+        self.first_of(key, &self.files.definitions(key))
+    }
+
+    /// The definition of an object that holds, of all that files have of it.
+    fn first_of(&self, key: &ObjectKey, definitions: &[(&FileName, Record<'_>)]) -> Option<Held> {
+        let Some((file, record)) = definitions.first() else {
+            return self.kept.get(key).cloned();
+        };
+        Some(Held {
+            file: Arc::clone(file),
+            object: record.object()?,
+        })
     }
 
     /// What an object that holds means.
-    pub(super) fn value(&self, key: &ObjectKey) -> Option<&Value> {
-        self.holder(key)?.1.value.as_ref()
+    pub(super) fn value(&self, key: &ObjectKey) -> Option<Value> {
+        self.held(key)?.object.value
     }
 
-    /// The objects of a kind that hold.
-    pub(super) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&ObjectKey, &Value)> {
-        let start = ObjectKey::first(kind);
-        let kept = self.kept.range(start.clone()..);
-        let kept = kept.map(|(key, held)| (key, &held.object));
-        let defined = self.defined.range((start, FileName::default())..);
-        let mut last = None;
-        let defined = defined
-            .map(|((key, _), object)| (key, object))
-            .filter(move |(key, _)| last.replace(*key) != Some(*key));
-        defined
-            .take_while(move |(key, _)| key.kind == kind)
-            .chain(kept.take_while(move |(key, _)| key.kind == kind))
-            .filter_map(|(key, object)| Some((key, object.value.as_ref()?)))
+    /// The objects that hold of a kind whose objects are [listed](Self::is_listed).
+    pub(super) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&ObjectKey, Value)> {
+        let keys = self.listed.range(ObjectKey::first(kind)..);
+        let keys = keys.take_while(move |key| key.kind == kind);
+        keys.filter_map(|key| Some((key, self.value(key)?)))
     }
 
-    fn first(&self, key: &ObjectKey) -> Option<(&FileName, &Arc<Object>)> {
-        let mut range = self.defined.range((key.clone(), FileName::default())..);
-        let ((other, file), object) = range.next()?;
-        (other == key).then_some((file, object))
+    /// Whether objects of a kind are asked for as a whole.
+    fn is_listed(kind: Kind) -> bool {
+        match kind {
+            Kind::BgpPeer
+            | Kind::FelixConfiguration
+            | Kind::LiveMigration
+            | Kind::WorkloadEndpoint => true,
+            Kind::BgpConfiguration | Kind::IpamBlock | Kind::IpPool | Kind::Node => false,
+        }
     }
 
-    /// The pools or blocks of a CIDR that hold, in the order of their names.
-    pub(super) fn with_cidr(&self, kind: Kind, cidr: IpNet) -> impl Iterator<Item = &ObjectKey> {
-        let range = self.by_cidr.range((cidr, ObjectKey::first(kind))..);
-        range
-            .take_while(move |(other, key)| *other == cidr && key.kind == kind)
-            .map(|(_, key)| key)
+    /// The pools or blocks of a CIDR that hold.
+    pub(super) fn with_cidr(&self, kind: Kind, cidr: IpNet) -> BTreeSet<ObjectKey> {
+        let holds = |(file, key): (&FileName, ObjectKey)| {
+            let definitions = self.files.definitions(&key);
+            let (first, _) = definitions.first()?;
+            (*first == file).then_some(key)
+        };
+        let defined = self.files.with_cidr(kind, cidr).filter_map(holds);
+        let kept = self.kept_by_cidr.range((cidr, ObjectKey::first(kind))..);
+        let kept = kept.take_while(|(other, key)| *other == cidr && key.kind == kind);
+        defined.chain(kept.map(|(_, key)| key.clone())).collect()
     }
 
     /// The objects that are kept.
@@ -130,76 +136,54 @@ impl Objects {
 
     /// What holds of some objects.
     pub(super) fn held_of(&self, keys: &BTreeSet<ObjectKey>) -> Former {
-        let held = |key: &ObjectKey| {
-            let (file, object) = self.holder(key)?;
-            let held = Held {
-                file: Arc::clone(file),
-                object: Arc::clone(object),
-            };
-            Some((key.clone(), held))
-        };
+        let held = |key: &ObjectKey| Some((key.clone(), self.held(key)?));
         keys.iter().filter_map(held).collect()
-    }
-
-    /// Takes in a definition. What it changes is to be [settled](Self::settle).
-    pub(super) fn define(&mut self, key: &ObjectKey, file: &FileName, object: &Arc<Object>) {
-        let place = (key.clone(), Arc::clone(file));
-        self.defined.insert(place, Arc::clone(object));
-    }
-
-    /// Takes in that a definition is gone. What it changes is to be [settled](Self::settle).
-    pub(super) fn forget(&mut self, key: &ObjectKey, file: &FileName) {
-        self.defined.remove(&(key.clone(), Arc::clone(file)));
     }
 
     /// Takes what is kept. What it changes is to be [settled](Self::settle).
     pub(super) fn keep(&mut self, kept: Former) {
+        let by_cidr = |(key, held): (&ObjectKey, &Held)| Some((held.object.cidr()?, key.clone()));
+        self.kept_by_cidr = kept.iter().filter_map(by_cidr).collect();
         self.kept = kept;
     }
 
     /// Takes in what holds of an object now, in place of what did.
     pub(super) fn settle(&mut self, key: &ObjectKey, former: Option<&Held>) {
-        if self.definitions(key).nth(1).is_some() {
-            self.doubled.insert(key.clone());
-        } else {
-            self.doubled.remove(key);
-        }
-        let cidr = |value: Option<&Value>| match value {
-            Some(Value::Pool(cidr, _) | Value::Block(cidr, _)) => Some(*cidr),
-            _ => None,
-        };
-        let spoofs =
-            |value: Option<&Value>| matches!(value, Some(Value::Workload { spoofs: true, .. }));
-        let former = cidr(former.and_then(|held| held.object.value.as_ref()));
-        let value = self.value(key);
-        let (now, does) = (cidr(value), spoofs(value));
-        if does {
-            self.spoofers.insert(key.clone());
-        } else {
-            self.spoofers.remove(key);
-        }
-        if former == now {
+        let definitions = self.files.definitions(key);
+        let is_doubled = definitions.len() > 1;
+        let object = self.first_of(key, &definitions).map(|held| held.object);
+        let cidr = object.as_ref().and_then(Object::cidr);
+        let value = object.and_then(|object| object.value);
+        let spoofs = matches!(value, Some(Value::Workload { spoofs: true, .. }));
+        let is_listed = value.is_some() && Self::is_listed(key.kind);
+        mark(&mut self.doubled, key, is_doubled);
+        mark(&mut self.spoofers, key, spoofs);
+        mark(&mut self.listed, key, is_listed);
+        let former = former.and_then(|held| held.object.cidr());
+        if former == cidr {
             return;
         }
-        if let Some(former) = former {
-            self.by_cidr.remove(&(former, key.clone()));
-            self.outdone.remove(key);
-            self.rank(key.kind, former);
-        }
-        if let Some(now) = now {
-            self.by_cidr.insert((now, key.clone()));
-            self.rank(key.kind, now);
+        self.outdone.remove(key);
+        for cidr in [former, cidr].into_iter().flatten() {
+            self.rank(key.kind, cidr);
         }
     }
 
     /// Finds which pools or blocks of a CIDR are outdone.
     fn rank(&mut self, kind: Kind, cidr: IpNet) {
-        let mut keys = self.with_cidr(kind, cidr);
-        let first = keys.next().cloned();
-        let others: Vec<ObjectKey> = keys.cloned().collect();
-        if let Some(first) = first {
+        let mut others = self.with_cidr(kind, cidr);
+        if let Some(first) = others.pop_first() {
             self.outdone.remove(&first);
         }
-        self.outdone.extend(others);
+        self.outdone.append(&mut others);
+    }
+}
+
+/// Adds a key to those of a sort, or removes it.
+fn mark(keys: &mut BTreeSet<ObjectKey>, key: &ObjectKey, is_one: bool) {
+    if is_one {
+        keys.insert(key.clone());
+    } else {
+        keys.remove(key);
     }
 }

@@ -30,17 +30,18 @@ impl Report {
 impl Store {
     /// Tells what is wrong at present, besides what cannot be read.
     pub(super) fn review(&self, report: &mut Report) {
-        for (name, file) in self
-            .noted
-            .iter()
-            .filter_map(|name| self.files.get_key_value(name))
-        {
-            for note in &file.notes {
+        for name in &self.noted {
+            let file = self.objects.files.get(name);
+            for note in file.iter().flat_map(|file| &file.notes) {
                 report.note(name, note.line, note.text.clone());
             }
         }
         for key in self.objects.doubled() {
-            let mut definitions = self.objects.definitions(key);
+            let definitions = self.objects.files.definitions(key);
+            let objects = definitions
+                .into_iter()
+                .map(|(file, record)| (file, record.object()));
+            let mut definitions = objects.filter_map(|(file, object)| Some((file, object?)));
             let Some((first, holds)) = definitions.next() else {
                 continue;
             };
@@ -77,8 +78,8 @@ impl Store {
 
     /// Tells of an object that holds.
     fn object(&self, report: &mut Report, key: &ObjectKey, text: String) {
-        if let Some((file, object)) = self.objects.holder(key) {
-            report.note(file, object.line, text);
+        if let Some(held) = self.objects.held(key) {
+            report.note(&held.file, held.object.line, text);
         }
     }
 }
