@@ -73,9 +73,12 @@ fn rivals(world: &World) -> Option<(BTreeSet<IpNet>, BTreeSet<IpNet>)> {
     };
     let rows = reconciler.rows(&page).into_iter();
     let foreign = rows.filter(|row| matches!(row.reason, Some(view::Reason::Foreign(_))));
-    let prefix = |op: Op| match Key::of(&op) {
-        Some(Key::Route(key)) => Some(key.prefix),
-        _ => None,
+    let prefix = |op: Op| {
+        if let Op::KernelRoute(key, _) = op {
+            Some(key.prefix)
+        } else {
+            None
+        }
     };
     let told = foreign.filter_map(|row| prefix(row.desired?)).collect();
     let wanted = wanted(world);
@@ -83,12 +86,12 @@ fn rivals(world: &World) -> Option<(BTreeSet<IpNet>, BTreeSet<IpNet>)> {
         .kernel
         .rivals(&world.policy, &world.kernel.table(&world.policy));
     let wins = |rival: &Rival| {
-        wanted.keys().any(|key| match key {
-            Key::Route(key) => {
-                (key.table, key.prefix) == (rival.key.table, rival.ours)
-                    && (rival.key.prefix != rival.ours || rival.key.metric <= key.metric)
-            }
-            _ => false,
+        wanted.keys().any(|key| {
+            let Key::Route(key) = key else {
+                return false;
+            };
+            (key.table, key.prefix) == (rival.key.table, rival.ours)
+                && (rival.key.prefix != rival.ours || rival.key.metric <= key.metric)
         })
     };
     let there = all.told.iter().filter(|rival| wins(rival));
