@@ -171,7 +171,7 @@ impl Dataplane {
         outcomes.extend(self.netlink.routes(&routes, &links));
         outcomes.extend(self.netlink.neighbours(&neighbours));
         outcomes.extend(self.netlink.fdb(&fdb));
-        outcomes.extend(self.netlink.link_addresses(&link_addresses));
+        outcomes.extend(self.netlink.link_addresses(&link_addresses, &links));
         outcomes
     }
 

@@ -14,7 +14,7 @@ mod rule;
 pub(crate) mod socket;
 mod tunnel;
 
-use std::{io, net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, io, net::IpAddr, sync::Arc};
 
 use ipc_proto::{
     FdbKey, KernelRoute, Link, LinkAddressKey, LinkRole, Mac, NeighbourKey, Observed, OpError,
@@ -35,6 +35,12 @@ use self::{
     tunnel::ReadBack,
 };
 use crate::{dataplane::errno_number, links::Links, policy::Policy, watch::Watched};
+
+/// Returns whether what is to be made is there.
+fn is_taken(outcome: &Result<(), OpError>) -> bool {
+    let taken = errno_number(Errno::EEXIST);
+    matches!(outcome, Err(OpError::Kernel { errno, .. }) if *errno == taken)
+}
 
 /// Something of the kernel's cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -135,24 +141,64 @@ impl Netlink {
         })
     }
 
-    /// Sets and clears addresses of workloads' links in order and returns what became of each.
+    /// Sets and clears addresses of workloads' links, and returns what became of each. What another
+    /// program has there, with another length or scope, is left alone.
     pub fn link_addresses(
         &mut self,
         changes: &[(&LinkAddressKey, bool)],
+        links: &Links,
     ) -> Vec<Result<(), OpError>> {
-        let message = |(key, set): &(&LinkAddressKey, bool)| {
+        let request = |(key, set): &(&LinkAddressKey, bool)| {
             let message = link_address::message(key, &self.policy);
             if *set {
-                Request::set(&RouteNetlinkMessage::NewAddress(message))
+                Request::create(&RouteNetlinkMessage::NewAddress(message))
             } else {
                 Request::change(&RouteNetlinkMessage::DelAddress(message))
             }
         };
-        let requests: Vec<Request> = changes.iter().map(message).collect();
-        self.entries(&requests, "ADDR", |at| {
+        let requests: Vec<Request> = changes.iter().map(request).collect();
+        let mut outcomes = self.entries(&requests, "ADDR", |at| {
             let (key, set) = changes.get(at)?;
             Some((*set, format!("{} dev {}", key.address, key.link)))
-        })
+        });
+        let taken: Vec<usize> = (0..)
+            .zip(&outcomes)
+            .filter(|(_, outcome)| is_taken(outcome))
+            .map(|(at, _)| at)
+            .collect();
+        if taken.is_empty() {
+            return outcomes;
+        }
+        let mut replaceable = BTreeSet::new();
+        let read = self.read_link_addresses(links, &mut |item| {
+            if let Observed::LinkAddress(key, _) = item {
+                replaceable.insert(key);
+            }
+        });
+        if read.is_err() {
+            replaceable.clear();
+        }
+        for at in taken {
+            let (Some((key, _)), Some(outcome)) = (changes.get(at), outcomes.get_mut(at)) else {
+                continue;
+            };
+            let name = format!("{} dev {}", key.address, key.link);
+            *outcome = if replaceable.contains(*key) {
+                let message = link_address::message(key, &self.policy);
+                let request = Request::set(&RouteNetlinkMessage::NewAddress(message));
+                let sent = self.entries(&[request], "ADDR", |_| Some((true, name.clone())));
+                sent.into_iter().next().unwrap_or(Ok(()))
+            } else {
+                Err(OpError::Kernel {
+                    call: format!(
+                        "RTM_NEWADDR {name} (another program has this address there, with another \
+                         length or scope; it is left alone: remove it, or configure another one)"
+                    ),
+                    errno: errno_number(Errno::EEXIST),
+                })
+            };
+        }
+        outcomes
     }
 
     fn entries(

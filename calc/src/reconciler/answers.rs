@@ -7,7 +7,11 @@ use std::{
 
 use ipc_proto::{Ack, FlowsDone, KernelRoute, Link, Many, Op, OpError, Protocol, Rivals, Welcome};
 
-use super::{Grant, MAX_NOTICES, Notice, Peer, Reconciler, Telling, links::Links, steps::hops};
+use super::{
+    Grant, MAX_NOTICES, Notice, Peer, Reconciler, Telling,
+    links::{Doubt, Links},
+    steps::hops,
+};
 use crate::{
     flows::News,
     reading::{All, Reading},
@@ -106,12 +110,14 @@ impl Reconciler {
             }
         };
         self.take_in_made();
-        if ack.failed.is_empty() && !self.plan.is_empty() {
+        let mut doubts = flight.doubts;
+        doubts.extend(flight.ops.iter().filter_map(Doubt::after));
+        if ack.failed.is_empty() && doubts.is_empty() && !self.plan.is_empty() {
             self.made = Some((now, flight.ops));
         } else {
             self.plan.clear();
             self.settle(now, flight.ops, ack.failed.into_iter().collect());
-            for doubt in &flight.doubts {
+            for doubt in &doubts {
                 self.tables.doubt(doubt);
             }
         }

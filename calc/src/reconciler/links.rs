@@ -11,7 +11,7 @@ use std::{
     net::IpAddr,
 };
 
-use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Tunnel};
+use ipc_proto::{Link, LinkEvent, LinkRole, LinkState, Op, Tunnel};
 use ipnet::IpNet;
 
 use super::tables::Tables;
@@ -32,6 +32,24 @@ pub(super) struct Doubt {
     pub(super) lost: BTreeSet<IpAddr>,
     /// The addresses that are no longer the interface's, or are since now.
     pub(super) addresses: BTreeSet<IpAddr>,
+}
+
+impl Doubt {
+    /// Returns what our own change makes doubtful: with the last IPv4 address of an interface the kernel
+    /// drops its IPv4 routes and neighbours.
+    pub(super) fn after(op: &Op) -> Option<Self> {
+        let Op::LinkAddress(key, false) = op else {
+            return None;
+        };
+        key.address.is_ipv4().then(|| Self {
+            link: key.link.clone(),
+            hung: true,
+            dropped: false,
+            gone: false,
+            lost: BTreeSet::new(),
+            addresses: BTreeSet::new(),
+        })
+    }
 }
 
 /// The interfaces as last heard of.

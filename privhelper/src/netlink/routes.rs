@@ -63,6 +63,9 @@ struct Existing {
     may_be_joined: bool,
 }
 
+/// Where the requests of a change are, and the route of ours that one of them replaces.
+type Plan = (Range<usize>, Option<Existing>);
+
 /// What it takes to change or read routes.
 pub(super) struct Kernel<'a> {
     pub(super) requests: &'a mut Requests,
@@ -109,7 +112,7 @@ impl Routes {
                     self.known.set(key, Some(&body));
                     Ok(())
                 }
-                Some((body, Err(refused))) if refused.errno == Errno::EEXIST => {
+                Some((body, Err(refused))) if may_be_taken(key, &refused) => {
                     taken.push((at, body));
                     Ok(())
                 }
@@ -134,7 +137,7 @@ impl Routes {
         let changes = || taken.iter().filter_map(|(at, _)| run.get(*at));
         let mut found = kernel.existing(&changes().map(|(key, _)| *key).collect());
         let mut requests = Vec::new();
-        let plans: Vec<Result<Range<usize>, OpError>> = changes()
+        let plans: Vec<Result<Plan, OpError>> = changes()
             .zip(&taken)
             .map(|((key, route), (_, body))| {
                 let found = found.as_mut().map_err(|errno| {
@@ -170,7 +173,8 @@ impl Routes {
                 let stays = kept.unwrap_or_default();
                 let siblings = existing.iter().enumerate().filter(|(at, _)| *at != stays);
                 requests.extend(siblings.map(|(_, sibling)| sibling.deletion()));
-                Ok(start..requests.len())
+                let former = existing.into_iter().next().filter(|_| kept.is_none());
+                Ok((start..requests.len(), former))
             })
             .collect();
         let sent = settled(kernel.requests, &requests);
@@ -178,7 +182,16 @@ impl Routes {
             let (Some((key, _)), Some(outcome)) = (run.get(at), outcomes.get_mut(at)) else {
                 continue;
             };
-            *outcome = plan.and_then(|range| first_failure(&sent, range, "RTM_NEWROUTE", key));
+            *outcome = plan.and_then(|(range, former)| {
+                let failure = first_failure(&sent, range);
+                let failure = match (failure, former) {
+                    (Some(refused), Some(former)) if refused.errno == Errno::EINVAL => {
+                        make_after(kernel.requests, &former, &body).err()
+                    }
+                    (failure, _) => failure,
+                };
+                failure.map_or(Ok(()), |refused| Err(failed("RTM_NEWROUTE", key, &refused)))
+            });
             self.known.set(key, outcome.is_ok().then_some(&body));
         }
     }
@@ -232,7 +245,8 @@ impl Routes {
                 continue;
             };
             *outcome = match &found {
-                Ok(_) => first_failure(&sent, range, "RTM_DELROUTE", key),
+                Ok(_) => first_failure(&sent, range)
+                    .map_or(Ok(()), |refused| Err(failed("RTM_DELROUTE", key, &refused))),
                 Err(errno) => Err(failed("RTM_GETROUTE", key, &(*errno).into())),
             };
         }
@@ -393,18 +407,33 @@ fn settled(requests: &mut Requests, sent: &[Request]) -> Vec<Result<(), Refused>
         .collect()
 }
 
-fn first_failure(
-    sent: &[Result<(), Refused>],
-    range: Range<usize>,
-    call: &str,
-    key: &RouteKey,
-) -> Outcome {
-    let failure = sent
-        .get(range)
-        .unwrap_or_default()
-        .iter()
-        .find_map(|outcome| outcome.as_ref().err());
-    failure.map_or(Ok(()), |refused| Err(failed(call, key, refused)))
+fn first_failure(sent: &[Result<(), Refused>], range: Range<usize>) -> Option<Refused> {
+    let mut sent = sent.get(range).unwrap_or_default().iter();
+    sent.find_map(|outcome| outcome.clone().err())
+}
+
+/// Returns whether the reason for a refusal may be what is there under the key. Of an IPv6 route the
+/// kernel looks at the next hop first.
+fn may_be_taken(key: &RouteKey, refused: &Refused) -> bool {
+    match refused.errno {
+        Errno::EEXIST => true,
+        errno => errno == Errno::EINVAL && matches!(key.prefix, IpNet::V6(_)),
+    }
+}
+
+/// Makes a route after the end of a former one of ours under its key, which the kernel would not have
+/// replaced: it refuses a next hop that the former one leads to by another interface (IPv6). If it
+/// refuses even so, the former one is made again.
+fn make_after(requests: &mut Requests, former: &Existing, body: &[u8]) -> Result<(), Refused> {
+    let make = Request::create_route(body.to_vec());
+    let outcome = settled(requests, &[former.deletion(), make]);
+    let outcome: Result<Vec<()>, Refused> = outcome.into_iter().collect();
+    if outcome.is_err() {
+        let again = route::deletion(&former.body);
+        // Should this fail as well, nothing is there, as the next reading finds.
+        drop(requests.send(&[Request::create_route(again)]));
+    }
+    outcome.map(|_| ())
 }
 
 fn failed(call: &str, key: &RouteKey, refused: &Refused) -> OpError {

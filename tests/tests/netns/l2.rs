@@ -491,6 +491,20 @@ fn addresses_of_workloads_links_are_set_read_back_and_cleared_there_and_nowhere_
                 matches!(failed.as_slice(), [(0, OpError::Denied(_))]),
                 "{failed:?}"
             );
+            // What another program has there in another form stays as it is.
+            shell(
+                "ip address add fd12::180/64 dev cali1 && ip address add 169.254.0.181/32 dev cali1",
+            );
+            let before = shell("ip -o address; ip -6 route show");
+            for address in ["fd12::180", "169.254.0.181"] {
+                let set = Op::LinkAddress(key("cali1", address), true);
+                let failed = calc.apply([set]).await;
+                assert!(
+                    matches!(failed.as_slice(), [(0, OpError::Kernel { errno: 17, .. })]),
+                    "{failed:?}"
+                );
+            }
+            assert_eq!(shell("ip -o address; ip -6 route show"), before);
             // Of a link that is gone, nothing is left to clear.
             let gone = key("cali2", "169.254.0.179");
             calc.must_apply([Op::LinkAddress(gone.clone(), true)]).await;

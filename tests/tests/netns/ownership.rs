@@ -1,7 +1,7 @@
 //! What others have made under our keys, and what we need not write.
 
 use ipc_proto::{
-    Hop, KernelRoute, Observed, Op, OpError, Protocol, RouteKey, RouteKind, Rule, Table,
+    Hop, KernelRoute, Observed, Op, OpError, Protocol, RouteKey, RouteKind, Rule, Table, Tunnel,
 };
 use tests::{
     agent::Agent,
@@ -11,7 +11,9 @@ use tests::{
 };
 
 use super::{
-    address, prefix,
+    address,
+    l2::device,
+    prefix,
     routes::{WORLD, routes, set, world},
     sorted, test,
 };
@@ -389,6 +391,42 @@ fn a_metric_of_0_that_is_gone_takes_no_other_metric_with_it() {
             calc.must_apply([Op::KernelRoute(key("10.1.0.9/32", 0), None)])
                 .await;
             shell("ip route show 10.1.0.9/32 | grep 1024");
+        },
+    );
+}
+
+#[test]
+fn a_route_of_ours_that_leads_to_the_next_hop_of_the_one_in_its_place_gives_way() {
+    test(
+        "ownership::a_route_of_ours_that_leads_to_the_next_hop_of_the_one_in_its_place_gives_way",
+        || async {
+            let (_helper, mut calc) = world().await;
+            shell("ip -6 address add fd00:30::11/64 dev eth0 nodad");
+            calc.hello().await;
+            let device = Op::TunnelDevice(Tunnel::VxlanV6, Some(device(Tunnel::VxlanV6)));
+            calc.must_apply([device]).await;
+            let key = key("fd00:1:1::/122", 1024);
+            let direct = out("eth0", Some("fd00:30::12"), Protocol::Safe);
+            let tunnelled = out("vxlan-v6.calico", Some("fd00:1:1::1"), Protocol::Safe);
+            let shown = || shell("ip -6 route show fd00:1:1::/122");
+            for _ in 0..2 {
+                calc.must_apply([set((key.clone(), direct.clone()))]).await;
+                assert!(shown().contains("via fd00:30::12 dev eth0"), "{}", shown());
+                calc.must_apply([set((key.clone(), tunnelled.clone()))])
+                    .await;
+                assert!(shown().contains("via fd00:1:1::1 dev vxlan"), "{}", shown());
+                assert_eq!(shown().lines().count(), 1);
+            }
+            // Another program's stays in the way, so the former one of ours stays too.
+            calc.must_apply([set((key.clone(), direct.clone()))]).await;
+            shell("ip -6 route add fd00:1:1::/120 via fd00:30::13 dev eth0 proto static");
+            let before = shown();
+            let failed = calc.apply([set((key, tunnelled))]).await;
+            assert!(
+                matches!(failed.as_slice(), [(0, OpError::Kernel { errno: 22, .. })]),
+                "{failed:?}"
+            );
+            assert_eq!(shown(), before);
         },
     );
 }

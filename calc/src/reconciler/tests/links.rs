@@ -269,3 +269,24 @@ fn an_address_that_others_take_away_is_read_and_one_that_the_kernel_drops_is_set
     bench.handle(Input::Link(LinkEvent::Set(with_addresses(7, true, &[]))));
     assert_eq!(bench.ops(), [Op::LinkAddress(wanted, true)]);
 }
+
+#[test]
+fn what_the_kernel_drops_with_an_address_of_ours_is_made_again_at_once() {
+    let mut bench = Bench::new(Vec::new());
+    let address = |set| {
+        let key = LinkAddressKey {
+            link: link(7),
+            address: [169, 254, 0, 1].into(),
+        };
+        Op::LinkAddress(key, set)
+    };
+    for op in [address(true), neighbour(Some(1)), route(true)] {
+        bench.want(&op);
+    }
+    assert_eq!(bench.ops().len(), 3);
+    bench.ack(Vec::new());
+    bench.want(&address(false));
+    assert_eq!(bench.ops(), [address(false)]);
+    bench.ack(Vec::new());
+    assert_eq!(bench.ops(), [neighbour(Some(1)), route(true)]);
+}

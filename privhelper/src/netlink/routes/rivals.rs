@@ -82,7 +82,6 @@ impl Search {
         if self.found {
             return None;
         }
-        let rank = |key: &RouteKey| (key.tos != 0, key.metric);
         if ours {
             self.ours = self.ours.max(Some(key.metric));
         } else if self
@@ -128,13 +127,18 @@ impl Search {
         let place = |table, prefix: IpNet| (table, prefix.max_prefix_len(), prefix.prefix_len());
         let lengths = ours.prefixes().map(|(table, prefix)| place(table, prefix));
         let lengths: BTreeSet<(Table, u8, u8)> = lengths.collect();
-        let mut last = None;
-        for (key, body) in std::mem::take(&mut self.strangers) {
+        let strangers = std::mem::take(&mut self.strangers);
+        let of_one = |(a, _): &(RouteKey, _), (b, _): &(RouteKey, _)| {
+            (a.table, a.prefix) == (b.table, b.prefix)
+        };
+        let first = |of_one: &[(RouteKey, Range<usize>)]| {
+            let first = of_one.iter().min_by_key(|(key, _)| rank(key));
+            first.cloned()
+        };
+        for (key, body) in strangers.chunk_by(of_one).filter_map(first) {
             let (table, prefix) = (key.table, key.prefix);
-            // Of one prefix the first comes first; one that ours has as well was found before.
-            if last.replace((table, prefix)) == Some((table, prefix))
-                || ours.has_prefix(table, prefix)
-            {
+            // One that ours has as well was found before.
+            if ours.has_prefix(table, prefix) {
                 continue;
             }
             let (_, width, length) = place(table, prefix);
@@ -158,6 +162,11 @@ impl Search {
         }
         self.rivals
     }
+}
+
+/// Which of several with one prefix most packets meet: the least.
+fn rank(key: &RouteKey) -> (bool, u32) {
+    (key.tos != 0, key.metric)
 }
 
 #[cfg(test)]
@@ -244,6 +253,10 @@ mod tests {
     fn what_lies_within_ours_is_told_with_the_longest_of_ours_that_contains_it() {
         let key = |prefix: &str| RouteKey::new(Table::Main, prefix.parse().unwrap(), 0);
         let second = RouteKey::new(Table::Second, "10.1.0.7/32".parse().unwrap(), 0);
+        let with_tos = RouteKey {
+            tos: 16,
+            ..key("10.1.0.10/32")
+        };
         // Whatever comes first.
         let routes = [
             (key("10.1.0.0/26"), true, ""),
@@ -251,6 +264,12 @@ mod tests {
             (key("10.1.0.0/24"), true, ""),
             (key("10.1.0.9/32"), false, "a"),
             (key("10.1.0.9/32"), false, "hidden by the one before"),
+            (
+                with_tos,
+                false,
+                "for few packets, though the kernel lists it first",
+            ),
+            (key("10.1.0.10/32"), false, "e"),
             (key("10.1.0.32/28"), false, "b"),
             (key("10.1.0.0/25"), false, "c"),
             (key("10.0.0.0/8"), false, "wider"),
@@ -268,6 +287,7 @@ mod tests {
             .collect();
         let expected = [
             ("a", "10.1.0.0/28"),
+            ("e", "10.1.0.0/28"),
             ("b", "10.1.0.0/26"),
             ("c", "10.1.0.0/24"),
             ("d", "fd00:1::/122"),
