@@ -415,10 +415,8 @@ fn first_failure(sent: &[Result<(), Refused>], range: Range<usize>) -> Option<Re
 /// Returns whether the reason for a refusal may be what is there under the key. Of an IPv6 route the
 /// kernel looks at the next hop first.
 fn may_be_taken(key: &RouteKey, refused: &Refused) -> bool {
-    match refused.errno {
-        Errno::EEXIST => true,
-        errno => errno == Errno::EINVAL && matches!(key.prefix, IpNet::V6(_)),
-    }
+    let is_v6 = matches!(key.prefix, IpNet::V6(_));
+    refused.errno == Errno::EEXIST || is_v6 && refused.errno == Errno::EINVAL
 }
 
 /// Makes a route after the end of a former one of ours under its key, which the kernel would not have
