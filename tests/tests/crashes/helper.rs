@@ -24,7 +24,7 @@ use zbus::fdo;
 use super::{A_WHILE, listen, property, recovers, test};
 
 /// So many routes to blocks are several batches, and several pages of a snapshot.
-const MANY: u16 = 12_000;
+const MANY: u16 = 5_000;
 
 /// Gives the node documents of a pool and of blocks in it that are the other node's.
 fn show_many(node: &Node) {
