@@ -108,8 +108,13 @@ fn a_killed_process_is_back_and_in_sync() {
             let restarts = host.property("supervisor", "HelperRestarts");
             assert_eq!(restarts, 1);
         }
-        let state = host.run(&format!("systemctl is-active cairn-{process}.service"));
-        assert_eq!(state, "active\n");
+        // It is once it has said that it is ready, which it need not be to be in sync.
+        let is_active = format!("systemctl is-active cairn-{process}.service");
+        eventually("the unit is active", || {
+            let output = host.command(&is_active).output().unwrap();
+            let state = String::from_utf8_lossy(&output.stdout).into_owned();
+            (state == "active\n").then_some(()).ok_or(state)
+        });
     }
 }
 
