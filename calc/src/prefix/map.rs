@@ -275,8 +275,8 @@ mod tests {
     proptest! {
         #[test]
         fn to_pack_at_any_point_changes_nothing_that_can_be_seen(
-            steps in proptest::collection::vec(step(), 0..60),
-            asked in proptest::collection::vec(net(), 4),
+            steps in proptest::collection::vec(step(), 0..30),
+            asked in proptest::collection::vec(net(), 2),
         ) {
             let (mut map, mut never) = (PrefixMap::default(), PrefixMap::default());
             let mut model = BTreeMap::new();
