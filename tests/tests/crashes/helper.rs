@@ -125,19 +125,24 @@ fn a_helper_that_dies_while_it_is_to_read_is_asked_again() {
 
 /// Returns how many bytes the helper has sent to calc that calc has not read.
 fn unread(node: &Node) -> u64 {
-    // Local and remote each with a path and a number.
     let told = node.netns.run("ss -xHn");
-    let sockets = told.lines().map(|line| line.split_whitespace().collect());
-    let sockets: Vec<Vec<&str>> = sockets.collect();
-    let served = |socket: &&Vec<&str>| socket[4].ends_with(bus::socket::DATAPLANE);
-    let calcs: Vec<&str> = sockets
+    // Each socket: what waits in it, its path and number, and the number of the other end.
+    let sockets = told.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let &[_, _, waiting, _, path, own, _, other] = words.as_slice() else {
+            return None;
+        };
+        Some((waiting.parse::<u64>().unwrap(), path, own, other))
+    });
+    let sockets: Vec<_> = sockets.collect();
+    let served = sockets
         .iter()
-        .filter(served)
-        .map(|socket| socket[7])
-        .collect();
-    let own = |socket: &&Vec<&str>| socket[5] != "0" && calcs.contains(&socket[5]);
-    let unread = |socket: &Vec<&str>| socket[2].parse::<u64>().unwrap();
-    sockets.iter().filter(own).map(unread).sum()
+        .filter(|(_, path, ..)| path.ends_with(bus::socket::DATAPLANE));
+    let calcs: Vec<&str> = served.map(|(.., other)| *other).collect();
+    let own = sockets
+        .iter()
+        .filter(|(_, _, own, other)| *other != "0" && calcs.contains(own));
+    own.map(|(waiting, ..)| waiting).sum()
 }
 
 #[test]
