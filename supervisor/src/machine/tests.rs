@@ -198,7 +198,7 @@ fn a_child_that_is_not_ready_in_time_is_killed_once_and_restarted() {
     world.on(I::Exited(Helper));
     assert_eq!(world.after(FIRST_DELAY), [A::Spawn(Helper)]);
     assert_eq!(world.on(I::Ready(Helper)), []);
-    world.keep_alive(START_LIMIT - SECOND);
+    world.keep_alive(START_LIMIT.saturating_sub(SECOND));
     assert_eq!(world.at(SECOND), [A::Kill(Calc, NotReady)]);
 }
 
