@@ -214,6 +214,11 @@ async fn half_a_file_is_never_seen() {
 /// Writes one half of a file and then the other, and returns whether that was fast enough to show
 /// anything.
 async fn writes_a_half() -> bool {
+    #![expect(
+        clippy::unwrap_used,
+        clippy::indexing_slicing,
+        reason = "a test that cannot go on panics"
+    )]
     let whole = pool("a", "10.1.0.0/20") + &pool("b", "10.2.0.0/20");
     let mut followed = Followed::new(dir_with(&[("a.yaml", &whole), ("m.yaml", "")]));
     followed.has(&["10.1.0.0/20", "10.2.0.0/20"]).await;
@@ -402,6 +407,11 @@ async fn a_directory_that_is_filled_again_takes_nothing_with_it_while_that_takes
 /// Fills a directory that was removed, or is known to be empty, and returns whether that was fast enough
 /// to show anything.
 async fn fills_again(lost: bool) -> bool {
+    #![expect(
+        clippy::unwrap_used,
+        clippy::indexing_slicing,
+        reason = "a test that cannot go on panics"
+    )]
     let files = [
         ("a.yaml", "a", "10.1.0.0/20"),
         ("b.yaml", "b", "10.2.0.0/20"),
