@@ -38,7 +38,7 @@ fn out(name: &str, via: Option<&str>, protocol: Protocol) -> KernelRoute {
 /// Returns the routes of all tables, less those of IPv6 that the kernel makes by itself, some a while
 /// after a link has come up.
 fn all_routes() -> String {
-    shell("ip route show table all; ip -6 route show table all | grep -v 'proto kernel' || true")
+    shell("ip -4 route show table all; ip -6 route show table all | grep -v 'proto kernel' || true")
 }
 
 #[test]
