@@ -23,6 +23,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    mem,
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -53,8 +54,8 @@ use crate::{
     reading::{All, Reading},
 };
 
-/// How many batches are planned at a time: each but the first is sent if all before it was made and
-/// nothing else has happened, so that the helper waits for nothing but the wire.
+/// How many batches are planned at a time for after the one in flight: each is sent if all before it
+/// was made and nothing else has happened, so that the helper waits for nothing but the wire.
 const PLANNED: usize = 8;
 
 /// How many notices an answer may cause, lest a full table of failures floods the log.
@@ -103,6 +104,9 @@ pub enum Input {
 pub enum Output {
     /// Start a lease, and read back what is not known.
     Hello(Known),
+    /// What is likely to be applied next: the helper may be sent it now, as part of which the same
+    /// will follow by [`Apply`](Self::Apply), or not.
+    Prepare(Batch),
     /// Apply a batch.
     Apply(Batch),
     /// Tell the operator.
@@ -176,6 +180,15 @@ struct Flight {
     ops: Vec<Op>,
     /// What became doubtful meanwhile, be it before or after its steps were made.
     doubts: Vec<Doubt>,
+    /// Whether what follows was looked for.
+    looked_ahead: bool,
+}
+
+/// A batch that the helper was sent before it is in flight.
+#[derive(Debug)]
+struct Prepared {
+    id: BatchId,
+    ops: Vec<Op>,
 }
 
 /// See the [module](self).
@@ -193,6 +206,8 @@ pub struct Reconciler {
     peer: Peer,
     /// The batches that follow the one in flight.
     plan: VecDeque<Vec<Step>>,
+    /// The first of them, once it was sent.
+    prepared: Option<Prepared>,
     /// What was made, and when; it is taken in once what follows is on its way.
     made: Option<(Instant, Vec<Op>)>,
     datastore: Datastore,
@@ -363,10 +378,17 @@ impl Reconciler {
         if answered && batch.is_none() && (self.reread || reading) {
             return Some(self.hello());
         }
+        if let Some(batch) = batch {
+            return Some(Output::Apply(batch));
+        }
         let id = BatchId(self.next_id);
-        let batch = batch.or_else(|| self.flows.poll(now, grant.lease, id, grant.max_steps))?;
-        self.next_id += 1;
-        Some(Output::Apply(batch))
+        let flushes = self.flows.poll(now, grant.lease, id, grant.max_steps);
+        if let Some(batch) = flushes {
+            self.next_id += 1;
+            return Some(Output::Apply(batch));
+        }
+        self.plan_ahead();
+        self.prepare().map(Output::Prepare)
     }
 
     /// Asks for a lease.
@@ -398,14 +420,43 @@ impl Reconciler {
     /// Returns the first of the changes that can be made, and has them in flight.
     fn changes(&mut self, now: Instant, grant: Grant) -> Option<Batch> {
         self.tables.tick(now);
-        let mut steps = Steps::new(grant.max_steps, PLANNED);
-        let sweeps = self.sweeps();
-        self.tables
-            .offer(grant.bpf_max_entries, sweeps, &self.flows, &mut steps);
-        self.plan = steps.into_batches();
-        let steps = self.plan.pop_front()?;
-        let batch = self.send(grant, steps);
-        Some(batch)
+        self.drop_plan();
+        let steps = self.offered(grant, 1).pop_front()?;
+        let id = self.number();
+        let ops = ops(&steps);
+        Some(self.send(grant, Prepared { id, ops }, steps))
+    }
+
+    /// Returns the first batches of changes that can be made.
+    fn offered(&self, grant: Grant, batches: usize) -> VecDeque<Vec<Step>> {
+        let mut steps = Steps::new(grant.max_steps, batches);
+        self.tables.offer(
+            grant.bpf_max_entries,
+            self.sweeps(),
+            &self.flows,
+            &mut steps,
+        );
+        steps.into_batches()
+    }
+
+    /// Plans what follows a full batch in flight, once. What is offered begins with that one, as long
+    /// as it is not answered, and goes on as it will when all of it is made.
+    fn plan_ahead(&mut self) {
+        let Peer::Busy(flight) = &mut self.peer else {
+            return;
+        };
+        let grant = flight.grant;
+        let is_full = flight.ops.len() >= grant.max_steps && flight.doubts.is_empty();
+        if mem::replace(&mut flight.looked_ahead, true) || !is_full || !self.plan.is_empty() {
+            return;
+        }
+        let mut batches = self.offered(grant, 1 + PLANNED);
+        let first = batches.pop_front().unwrap_or_default();
+        if let Peer::Busy(flight) = &self.peer
+            && first.iter().map(|step| &step.op).eq(&flight.ops)
+        {
+            self.plan = batches;
+        }
     }
 
     /// Returns the batch that was planned for after the one that was made, and has it in flight.
@@ -414,15 +465,44 @@ impl Reconciler {
             return None;
         };
         let steps = self.plan.pop_front()?;
-        let batch = self.send(grant, steps);
+        let prepared = self.prepared.take().unwrap_or_else(|| Prepared {
+            id: self.number(),
+            ops: ops(&steps),
+        });
+        Some(self.send(grant, prepared, steps))
+    }
+
+    /// Returns the batch that is planned for after the one in flight, once.
+    fn prepare(&mut self) -> Option<Batch> {
+        let Peer::Busy(Flight { grant, .. }) = self.peer else {
+            return None;
+        };
+        let steps = self.plan.front()?;
+        if self.prepared.is_some() {
+            return None;
+        }
+        let (ops, steps) = (ops(steps), steps.clone());
+        let id = self.number();
+        self.prepared = Some(Prepared { id, ops });
+        Some(batch(grant, id, steps))
+    }
+
+    /// Returns the number of the next batch.
+    fn number(&mut self) -> BatchId {
+        let id = BatchId(self.next_id);
         self.next_id += 1;
-        Some(batch)
+        id
     }
 
     /// Forgets what is planned: something else has happened.
     fn replan(&mut self) {
-        self.plan.clear();
+        self.drop_plan();
         self.take_in_made();
+    }
+
+    fn drop_plan(&mut self) {
+        self.plan.clear();
+        self.prepared = None;
     }
 
     /// Takes in what was made.
@@ -433,23 +513,19 @@ impl Reconciler {
     }
 
     /// Has changes in flight.
-    fn send(&mut self, grant: Grant, steps: Vec<Step>) -> Batch {
+    fn send(&mut self, grant: Grant, prepared: Prepared, steps: Vec<Step>) -> Batch {
+        let Prepared { id, ops } = prepared;
         for step in &steps {
             self.flows.sent(&step.op);
         }
-        let id = BatchId(self.next_id);
         self.peer = Peer::Busy(Flight {
             grant,
             id,
-            ops: steps.iter().map(|step| step.op.clone()).collect(),
+            ops,
             doubts: Vec::new(),
+            looked_ahead: false,
         });
-        Batch {
-            lease: grant.lease,
-            lane: Lane::State,
-            id,
-            steps,
-        }
+        batch(grant, id, steps)
     }
 
     /// Returns when to call [`poll`](Self::poll) again if nothing happens.
@@ -474,5 +550,18 @@ impl Reconciler {
     /// Returns whether what nobody wants may be swept from the kernel.
     fn sweeps(&self) -> bool {
         self.datastore == Datastore::Complete
+    }
+}
+
+fn ops(steps: &[Step]) -> Vec<Op> {
+    steps.iter().map(|step| step.op.clone()).collect()
+}
+
+fn batch(grant: Grant, id: BatchId, steps: Vec<Step>) -> Batch {
+    Batch {
+        lease: grant.lease,
+        lane: Lane::State,
+        id,
+        steps,
     }
 }

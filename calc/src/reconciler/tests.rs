@@ -110,9 +110,12 @@ impl Bench {
                 self.batch = Some(batch.id);
                 batch.steps
             }
-            Some(other @ (Output::Hello(_) | Output::Notice(_) | Output::AddressClean(_))) => {
-                panic!("{other:?}")
-            }
+            Some(
+                other @ (Output::Hello(_)
+                | Output::Prepare(_)
+                | Output::Notice(_)
+                | Output::AddressClean(_)),
+            ) => panic!("{other:?}"),
         }
     }
 
@@ -146,7 +149,7 @@ impl Bench {
     }
 
     fn notices(&mut self) -> Vec<String> {
-        let notices = std::mem::take(&mut self.calc.notices);
+        let notices = mem::take(&mut self.calc.notices);
         notices.iter().map(ToString::to_string).collect()
     }
 

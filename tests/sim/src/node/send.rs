@@ -21,6 +21,10 @@ impl Node {
         while let Some(output) = self.reconciler.poll(clock) {
             let arrival = match output {
                 Output::Notice(_) | Output::AddressClean(_) => continue,
+                Output::Prepare(batch) => {
+                    self.prepared = Some(batch);
+                    continue;
+                }
                 Output::Hello(known) => {
                     self.order.hold();
                     Arrival::Hello(known)
@@ -67,6 +71,10 @@ impl Node {
     }
 
     fn check(&self, batch: &Batch) -> Result<(), Broken> {
+        let prepared = self.prepared.as_ref();
+        if prepared.is_some_and(|prepared| prepared.id == batch.id && prepared != batch) {
+            return broken("what was prepared is what is applied", batch);
+        }
         if !self.read {
             return broken(
                 "I1: nothing is written before the datastore is in sync",
