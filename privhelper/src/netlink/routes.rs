@@ -24,7 +24,7 @@ use self::{
 use super::{
     kernel,
     route::{self, Report},
-    socket::{self, Refused, Request, Requests},
+    socket::{Refused, Request, Requests},
 };
 use crate::{dataplane::errno_number, links::Links, policy::Policy};
 
@@ -391,8 +391,7 @@ impl Existing {
 /// Lays out the request for a route.
 fn body((key, route): &Change<'_>, policy: &Policy) -> Result<Vec<u8>, OpError> {
     route
-        .and_then(|route| route::message(key, route, policy))
-        .map(|message| socket::body(&RouteNetlinkMessage::NewRoute(message)))
+        .and_then(|route| route::body(key, route, policy))
         .ok_or_else(|| OpError::Denied(format!("{}: no second_table is configured", key.prefix)))
 }
 
