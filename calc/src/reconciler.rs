@@ -2,9 +2,7 @@
 //!
 //! Pure: time comes in with each call and requests go out as values. There is at most one request
 //! in flight, so whatever changes meanwhile is coalesced by key, and any doubt about what the
-//! kernel holds ends in a new lease. What follows a batch is planned with it, and sent before that
-//! one's answer is taken in, if all of it was made and nothing else has happened.
-//! Nothing is written before the datastore has shown all that it
+//! kernel holds ends in a new lease. Nothing is written before the datastore has shown all that it
 //! holds and the helper all that the kernel does.
 
 mod answers;
@@ -14,6 +12,7 @@ mod links;
 mod load;
 mod look;
 mod notice;
+mod plan;
 mod readings;
 mod rivals;
 mod steps;
@@ -22,14 +21,13 @@ mod tables;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    mem,
+    collections::{BTreeSet, VecDeque},
     net::IpAddr,
     time::{Duration, Instant},
 };
 
 use ipc_proto::{
-    Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Known, Lane, Lease, Link, LinkEvent, Op,
+    Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Known, Lease, Link, LinkEvent, Op,
     RouteKey, Step, Welcome,
 };
 use ipnet::IpNet;
@@ -40,8 +38,8 @@ use self::{
     devices::Devices,
     grace::Grace,
     links::{Doubt, Links},
+    plan::Prepared,
     readings::Readings,
-    steps::Steps,
     tables::Tables,
 };
 pub use self::{
@@ -53,10 +51,6 @@ use crate::{
     flows::Flows,
     reading::{All, Reading},
 };
-
-/// How many batches are planned at a time for after the one in flight: each is sent if all before it
-/// was made and nothing else has happened, so that the helper waits for nothing but the wire.
-const PLANNED: usize = 8;
 
 /// How many notices an answer may cause, lest a full table of failures floods the log.
 const MAX_NOTICES: usize = 16;
@@ -182,13 +176,6 @@ struct Flight {
     doubts: Vec<Doubt>,
     /// Whether what follows was looked for.
     looked_ahead: bool,
-}
-
-/// A batch that the helper was sent before it is in flight.
-#[derive(Debug)]
-struct Prepared {
-    id: BatchId,
-    ops: Vec<Op>,
 }
 
 /// See the [module](self).
@@ -417,117 +404,6 @@ impl Reconciler {
         }
     }
 
-    /// Returns the first of the changes that can be made, and has them in flight.
-    fn changes(&mut self, now: Instant, grant: Grant) -> Option<Batch> {
-        self.tables.tick(now);
-        self.drop_plan();
-        let steps = self.offered(grant, 1).pop_front()?;
-        let id = self.number();
-        let ops = ops(&steps);
-        Some(self.send(grant, Prepared { id, ops }, steps))
-    }
-
-    /// Returns the first batches of changes that can be made.
-    fn offered(&self, grant: Grant, batches: usize) -> VecDeque<Vec<Step>> {
-        let mut steps = Steps::new(grant.max_steps, batches);
-        self.tables.offer(
-            grant.bpf_max_entries,
-            self.sweeps(),
-            &self.flows,
-            &mut steps,
-        );
-        steps.into_batches()
-    }
-
-    /// Plans what follows a full batch in flight, once. What is offered begins with that one, as long
-    /// as it is not answered, and goes on as it will when all of it is made.
-    fn plan_ahead(&mut self) {
-        let Peer::Busy(flight) = &mut self.peer else {
-            return;
-        };
-        let grant = flight.grant;
-        let is_full = flight.ops.len() >= grant.max_steps && flight.doubts.is_empty();
-        if mem::replace(&mut flight.looked_ahead, true) || !is_full || !self.plan.is_empty() {
-            return;
-        }
-        let mut batches = self.offered(grant, 1 + PLANNED);
-        let first = batches.pop_front().unwrap_or_default();
-        if let Peer::Busy(flight) = &self.peer
-            && first.iter().map(|step| &step.op).eq(&flight.ops)
-        {
-            self.plan = batches;
-        }
-    }
-
-    /// Returns the batch that was planned for after the one that was made, and has it in flight.
-    fn follow(&mut self) -> Option<Batch> {
-        let Peer::Idle(grant) = self.peer else {
-            return None;
-        };
-        let steps = self.plan.pop_front()?;
-        let prepared = self.prepared.take().unwrap_or_else(|| Prepared {
-            id: self.number(),
-            ops: ops(&steps),
-        });
-        Some(self.send(grant, prepared, steps))
-    }
-
-    /// Returns the batch that is planned for after the one in flight, once.
-    fn prepare(&mut self) -> Option<Batch> {
-        let Peer::Busy(Flight { grant, .. }) = self.peer else {
-            return None;
-        };
-        let steps = self.plan.front()?;
-        if self.prepared.is_some() {
-            return None;
-        }
-        let (ops, steps) = (ops(steps), steps.clone());
-        let id = self.number();
-        self.prepared = Some(Prepared { id, ops });
-        Some(batch(grant, id, steps))
-    }
-
-    /// Returns the number of the next batch.
-    fn number(&mut self) -> BatchId {
-        let id = BatchId(self.next_id);
-        self.next_id += 1;
-        id
-    }
-
-    /// Forgets what is planned: something else has happened.
-    fn replan(&mut self) {
-        self.drop_plan();
-        self.take_in_made();
-    }
-
-    fn drop_plan(&mut self) {
-        self.plan.clear();
-        self.prepared = None;
-    }
-
-    /// Takes in what was made.
-    fn take_in_made(&mut self) {
-        if let Some((now, ops)) = self.made.take() {
-            self.settle(now, ops, BTreeMap::new());
-        }
-    }
-
-    /// Has changes in flight.
-    fn send(&mut self, grant: Grant, prepared: Prepared, steps: Vec<Step>) -> Batch {
-        let Prepared { id, ops } = prepared;
-        for step in &steps {
-            self.flows.sent(&step.op);
-        }
-        self.peer = Peer::Busy(Flight {
-            grant,
-            id,
-            ops,
-            doubts: Vec::new(),
-            looked_ahead: false,
-        });
-        batch(grant, id, steps)
-    }
-
     /// Returns when to call [`poll`](Self::poll) again if nothing happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
@@ -550,18 +426,5 @@ impl Reconciler {
     /// Returns whether what nobody wants may be swept from the kernel.
     fn sweeps(&self) -> bool {
         self.datastore == Datastore::Complete
-    }
-}
-
-fn ops(steps: &[Step]) -> Vec<Op> {
-    steps.iter().map(|step| step.op.clone()).collect()
-}
-
-fn batch(grant: Grant, id: BatchId, steps: Vec<Step>) -> Batch {
-    Batch {
-        lease: grant.lease,
-        lane: Lane::State,
-        id,
-        steps,
     }
 }

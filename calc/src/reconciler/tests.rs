@@ -149,7 +149,7 @@ impl Bench {
     }
 
     fn notices(&mut self) -> Vec<String> {
-        let notices = mem::take(&mut self.calc.notices);
+        let notices = std::mem::take(&mut self.calc.notices);
         notices.iter().map(ToString::to_string).collect()
     }
 
