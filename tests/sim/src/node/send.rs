@@ -29,8 +29,14 @@ impl Node {
                     self.order.hold();
                     Arrival::Hello(known)
                 }
-                Output::Apply(batch) => {
+                Output::Apply(mut batch) => {
                     self.check(&batch)?;
+                    if self.bug == Some(Bug::AnyPrepared)
+                        && batch.lane == Lane::State
+                        && let Some(prepared) = self.prepared.take()
+                    {
+                        batch.steps = prepared.steps;
+                    }
                     match batch.lane {
                         Lane::State => self.batch = Some(batch.id),
                         Lane::Flows if self.bug == Some(Bug::FlushNotAwaited) => {
