@@ -12,7 +12,7 @@ use serde_bytes::ByteBuf;
 use tests::{
     helper::{Calc, Helper, bytes},
     netns::shell,
-    wait::eventually,
+    wait::{PATIENCE, eventually},
     world::built,
 };
 
@@ -266,8 +266,8 @@ async fn eventually_async(what: &str, mut poll: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let done = tokio::time::timeout(Duration::from_secs(10), tries).await;
-    assert!(done.is_ok(), "not within 10 s: {what}");
+    let done = tokio::time::timeout(PATIENCE, tries).await;
+    assert!(done.is_ok(), "not within {PATIENCE:?}: {what}");
 }
 
 #[test]
@@ -345,9 +345,7 @@ fn the_service_manager_hears_that_it_is_ready_and_alive() {
         || async {
             let path = "/run/notify";
             let socket = UnixDatagram::bind(path).unwrap();
-            socket
-                .set_read_timeout(Some(Duration::from_secs(10)))
-                .unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
             shell("chmod 0666 /run/notify");
             let mut command = Command::new(built().join("cairn-privhelper"));
             command
