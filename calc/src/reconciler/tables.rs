@@ -198,11 +198,15 @@ impl Tables {
     pub(super) fn rivals(&self) -> impl Iterator<Item = String> {
         let keys = self.rivals.prefixes().flat_map(keys_of);
         let wanted = keys.flat_map(|keys| self.kernel_routes.wanted(keys));
-        let lines = wanted.filter_map(|key| {
+        wanted.filter_map(|key| {
             let subject = Notice::subject(&self.kernel_routes.op(key.clone()));
             Some(format!("{subject}: {}", self.rivals.of(key)?))
-        });
-        lines.chain(self.rivals.rest())
+        })
+    }
+
+    /// Says how many more there are.
+    pub(super) fn more_rivals(&self) -> Option<String> {
+        self.rivals.rest()
     }
 
     /// Adds those of BIRD's own routes that come before routes that are wanted, and lead elsewhere: it has
