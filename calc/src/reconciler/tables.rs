@@ -200,13 +200,19 @@ impl Tables {
         let wanted = keys.flat_map(|keys| self.kernel_routes.wanted(keys));
         wanted.filter_map(|key| {
             let subject = Notice::subject(&self.kernel_routes.op(key.clone()));
-            Some(format!("{subject}: {}", self.rivals.of(key)?))
+            Some(format!("{subject}: {}", self.rivals_of(key)?))
         })
     }
 
     /// Says how many more there are.
     pub(super) fn more_rivals(&self) -> Option<String> {
         self.rivals.rest()
+    }
+
+    /// Says which of them may count in place of one route.
+    fn rivals_of(&self, key: &RouteKey) -> Option<String> {
+        let is_wanted = |other: &RouteKey| self.kernel_routes.desired(other).is_some();
+        self.rivals.of(key, is_wanted)
     }
 
     /// Adds those of BIRD's own routes that come before routes that are wanted, and lead elsewhere: it has
