@@ -82,6 +82,11 @@ impl Journal {
         entries
     }
 
+    /// Returns how many lines there are.
+    pub(super) fn len(&self) -> usize {
+        self.lines.len()
+    }
+
     /// Returns what is wrong, in order, and how much more there is.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
         let more = self.lines.len().saturating_sub(MAX);

@@ -108,6 +108,7 @@ impl Node {
             desired: counts.desired,
             pending: counts.pending,
             held: counts.held + counts.contested,
+            foreign: self.rivals.len(),
             resyncs: self.reconciler.resyncs(),
             answered: self.answered,
             read: self.read,
