@@ -3,20 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use ipc_proto::{self as wire, Rival, RouteKey, Table};
+use ipc_proto::{Rival, Rivals, RouteKey, Table};
 use ipnet::IpNet;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(super) struct Rivals {
+pub(super) struct RivalsByPrefix {
     /// By the prefix of ours: first one that has the same, if there is one.
     by_prefix: BTreeMap<(Table, IpNet), Vec<Rival>>,
     /// How many there are of which nothing else is known.
     more: u32,
 }
 
-impl From<wire::Rivals> for Rivals {
-    fn from(read: wire::Rivals) -> Self {
+impl From<Rivals> for RivalsByPrefix {
+    fn from(read: Rivals) -> Self {
         let mut by_prefix: BTreeMap<(Table, IpNet), Vec<Rival>> = BTreeMap::new();
         for rival in read.told {
             let place = (rival.key.table, rival.ours);
@@ -32,7 +32,7 @@ impl From<wire::Rivals> for Rivals {
     }
 }
 
-impl Rivals {
+impl RivalsByPrefix {
     /// Says which may count in place of a route, if any, and what to do about it. One within it that has
     /// the very key of another route that `is_wanted` is told with that one, which it keeps from being made.
     pub(super) fn of(
@@ -134,7 +134,7 @@ mod tests {
                 ours: other.prefix,
                 way: "protocol static dev eth0".to_owned(),
             };
-            let rivals = Rivals::from(wire::Rivals {
+            let rivals = RivalsByPrefix::from(Rivals {
                 told: vec![rival],
                 more: 0,
             });
@@ -156,7 +156,7 @@ mod tests {
             way: "protocol static dev eth0".to_owned(),
         };
         let ours = RouteKey::new(Table::Main, "10.1.0.0/26".parse().unwrap(), 7);
-        let rivals = |told: Vec<Rival>| Rivals::from(wire::Rivals { told, more: 0 });
+        let rivals = |told: Vec<Rival>| RivalsByPrefix::from(Rivals { told, more: 0 });
         let one = rivals(vec![within("10.1.0.9/32")])
             .of(&ours, |_| false)
             .unwrap();
@@ -188,7 +188,7 @@ mod tests {
         let block = RouteKey::new(Table::Main, pods.ours, 0);
         let wanted = |key: &RouteKey| [&pods.key, &block].contains(&key);
         let told = |told: Vec<Rival>| {
-            let rivals = Rivals::from(wire::Rivals { told, more: 0 });
+            let rivals = RivalsByPrefix::from(Rivals { told, more: 0 });
             rivals.of(&block, wanted)
         };
         assert_eq!(told(vec![pods.clone()]), None);
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn of_those_that_are_not_told_the_number_is() {
-        let rivals = Rivals::from(wire::Rivals {
+        let rivals = RivalsByPrefix::from(Rivals {
             told: Vec::new(),
             more: 3,
         });
