@@ -168,6 +168,11 @@ impl<'a> Report<'a> {
         self.found(links, |found| policy.is_intruder(found))
     }
 
+    /// Tells whether it leads to those on an interface themselves.
+    pub(in super::super) fn is_on(&self, link: &Link) -> bool {
+        !refuses(self.kind) && self.via.is_none() && self.oif == Some(link.index)
+    }
+
     /// Tells `use_it` what tells whose it is.
     fn found<T>(&self, links: &Links, use_it: impl FnOnce(&Found<'_>) -> T) -> T {
         let role = |index: u32| {
