@@ -185,13 +185,12 @@ fn birds_peers_reach_the_host_by_an_address_on_their_own_link() {
             make_peer(node);
             let bgp = |spec| set_peering(node, spec);
             bgp("localWorkloadPeeringIPV4: 169.254.0.179, localWorkloadPeeringIPV6: 'fd12::179'");
-            let addresses = "ip -d address show dev cali-cart";
-            let both = ["169.254.0.179/32 scope link proto 0x50", "fd12::179/128"];
+            let addresses = "ip address show dev cali-cart";
+            let both = ["169.254.0.179/32 scope link", "fd12::179/128"];
             shows(node, addresses, &both);
             // What others take away is there again, and told.
             for command in [
                 "ip address del 169.254.0.179/32 dev cali-cart",
-                "ip address replace 169.254.0.179/32 dev cali-cart scope link",
                 "ip -6 address flush dev cali-cart",
                 "ip link set cali-cart down && ip link set cali-cart up",
             ] {
@@ -202,6 +201,19 @@ fn birds_peers_reach_the_host_by_an_address_on_their_own_link() {
                 let status = cairnctl(node, "status");
                 status.contains("link-address").then_some(()).ok_or(status)
             });
+            // So is what they make their own, of which the kernel's tool shows no difference.
+            let drift = || {
+                let drift = node.status()["calc"]["properties"]["Drift"].clone();
+                drift["link-address"].as_u64().unwrap_or_default()
+            };
+            let before_that = drift();
+            node.netns
+                .run("ip address replace 169.254.0.179/32 dev cali-cart scope link");
+            eventually("it is heard", || {
+                let now = drift();
+                (now > before_that).then_some(()).ok_or(now.to_string())
+            });
+            shows(node, addresses, &both);
             // Another one of their kind goes, of another kind it stays, as on another link.
             node.netns
                 .run("ip address add 169.254.8.8/32 dev cali-cart scope link");
@@ -209,6 +221,11 @@ fn birds_peers_reach_the_host_by_an_address_on_their_own_link() {
                 .run("ip address add 169.254.8.9/24 dev cali-cart");
             cairnctl(node, "resync");
             lacks(node, addresses, &["169.254.8.8"]);
+            // One that a pod has is nobody else's, which takes nothing with it.
+            bgp("localWorkloadPeeringIPV4: 10.244.1.2, localWorkloadPeeringIPV6: 'fd12::179'");
+            node.reports(&["localWorkloadPeeringIPV4 10.244.1.2", "frontend", "node-1"]);
+            lacks(node, addresses, &["169.254.0.179", "10.244.1.2"]);
+            shows(node, addresses, &["fd12::179"]);
             // Another address takes its place, and one that is wrong takes nothing with it.
             bgp("localWorkloadPeeringIPV4: 169.254.0.180, localWorkloadPeeringIPV6: nonsense");
             shows(node, addresses, &["169.254.0.180", "169.254.8.9/24"]);
