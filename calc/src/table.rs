@@ -212,6 +212,11 @@ impl<K: Kind> Table<K> {
         self.start_over(now, Vec::new())
     }
 
+    /// Returns what is known to be there.
+    pub(crate) fn present(&self) -> impl Iterator<Item = (&K::Key, &K::Value)> {
+        self.tracker.present()
+    }
+
     /// Returns what is there and nobody wants.
     pub(crate) fn strays(&self) -> impl Iterator<Item = (&K::Key, &K::Value)> {
         self.tracker.strays()

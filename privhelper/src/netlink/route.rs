@@ -6,6 +6,8 @@
 
 mod report;
 
+use std::net::IpAddr;
+
 use ipc_proto::{Hop, KernelRoute, RouteKey, RouteKind};
 use ipnet::IpNet;
 use libc::{
@@ -15,7 +17,7 @@ use libc::{
 };
 use netlink_packet_route::{
     AddressFamily,
-    route::{RouteAttribute, RouteHeader, RouteMessage},
+    route::{RouteAttribute, RouteFlags, RouteHeader, RouteMessage},
 };
 
 use self::report::{HOP, MTU, ONLINK};
@@ -103,6 +105,17 @@ pub(super) fn dump(ipv6: bool, table: u32) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header = header(ipv6, table);
     message.attributes.push(RouteAttribute::Table(table));
+    message
+}
+
+/// Returns the message that asks which route the kernel takes to an address.
+pub(super) fn lookup(address: IpAddr) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header = header(address.is_ipv6(), 0);
+    message.header.destination_prefix_length = IpNet::from(address).prefix_len();
+    message.header.flags = RouteFlags::FibMatch;
+    let attribute = RouteAttribute::Destination(address.into());
+    message.attributes.push(attribute);
     message
 }
 
