@@ -28,8 +28,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show the state of the processes; fails unless all answer and the kernel is in sync, whatever else
-    /// they tell of problems, for which `diff` fails where they are of what is wanted.
+    /// Show the state of the processes; fails unless all answer, the kernel is in sync and no other
+    /// program's route counts in place of one of Cairn's, whatever else they tell of problems.
     Status,
     /// Show a table: what is, and where it differs from what should be.
     Routes {

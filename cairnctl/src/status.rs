@@ -13,13 +13,15 @@ use crate::{
 /// Each process with what came of asking it.
 type Answers = [(Face, Result<Properties, Unreachable>)];
 
-/// Returns whether all answered and the kernel holds what it should.
+/// Returns whether all answered, the kernel holds what it should, and that counts there.
 pub(crate) fn good(answers: &Answers) -> bool {
     answers.iter().all(|(face, answer)| match (face, answer) {
         (_, Err(_)) => false,
-        (Face::Calc, Ok(properties)) => properties
-            .get("InSync")
-            .is_some_and(|in_sync| cell(in_sync) == Value::Bool(true)),
+        (Face::Calc, Ok(properties)) => {
+            let is = |name, good: Value| properties.get(name).map(|value| cell(value) == good);
+            // A calc of a former release does not tell of others' routes.
+            is("InSync", true.into()) == Some(true) && is("Foreign", 0.into()) != Some(false)
+        }
         (Face::Supervisor | Face::PrivHelper, Ok(_)) => true,
     })
 }
@@ -189,6 +191,16 @@ calc:
         );
         assert_eq!(json["privhelper"]["reachable"], json!(false));
         assert_eq!(json["supervisor"]["properties"]["CalcPid"], json!(7));
+    }
+
+    #[test]
+    fn all_is_well_only_if_no_route_of_others_counts_in_place_of_ours() {
+        let calc = |foreign: u64| {
+            let said = properties(vec![("InSync", true.into()), ("Foreign", foreign.into())]);
+            [(Face::Calc, Ok(said))]
+        };
+        assert!(good(&calc(0)));
+        assert!(!good(&calc(1)));
     }
 
     #[test]

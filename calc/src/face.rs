@@ -67,6 +67,8 @@ pub(crate) struct Status {
     pub(crate) pending: usize,
     /// How many entries failed at the last attempt.
     pub(crate) held: usize,
+    /// In place of how many routes another program's may count.
+    pub(crate) foreign: usize,
     /// How often the kernel was read back.
     pub(crate) resyncs: u64,
     /// The last request for it that a reading has answered.
@@ -300,6 +302,13 @@ impl Face {
     #[zbus(property)]
     fn held(&self) -> u64 {
         count(self.status.borrow().held)
+    }
+
+    /// How many routes are there, but another program's wins over them, takes some of their packets or is
+    /// beside them, as far as they are told one by one; `Problems` names them.
+    #[zbus(property)]
+    fn foreign(&self) -> u64 {
+        count(self.status.borrow().foreign)
     }
 
     /// How often the kernel was read back.

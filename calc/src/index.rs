@@ -23,7 +23,9 @@ pub(crate) use self::{
     workloads::Workloads,
 };
 use crate::{
-    event::{Bgp, Config, Event, MigrationRole, Node, RouteSource, SourceHint, Workload},
+    event::{
+        Bgp, Config, Event, MigrationRole, Node, RouteSource, SourceHint, Workload, WorkloadKey,
+    },
     prefix::{Family, is_global_unicast, single},
     route::{NodeName, Tunnels},
 };
@@ -67,6 +69,16 @@ pub(crate) struct User {
     pub(crate) waits: bool,
     /// Which tunnels, where it is not a workload.
     pub(crate) tunnels: Tunnels,
+}
+
+/// Who has an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Holder<'a> {
+    /// A node, as a host or as an end of a tunnel.
+    Node(NodeName),
+    Workload(&'a WorkloadKey),
+    /// Whoever IPAM has given it to on that node, whose block is another's or nobody's.
+    Ipam(NodeName),
 }
 
 impl Index {
@@ -181,6 +193,31 @@ impl Index {
             .local()
             .filter(|(_, workload)| workload.bgp_peer);
         peers.filter_map(|(_, workload)| self.links.named(&workload.interface))
+    }
+
+    /// Returns the address of this host towards workloads with which BIRD speaks BGP, as it is configured.
+    pub(crate) fn peering(&self, family: Family) -> Option<IpAddr> {
+        let address = match family {
+            Family::V4 => self.bgp.peering.v4,
+            Family::V6 => self.bgp.peering.v6,
+        };
+        address.filter(|_| self.wants(family))
+    }
+
+    /// Returns who has an address, as far as the resources tell: what IPAM has given away within a node's own
+    /// block is known by the workload alone.
+    pub(crate) fn holder(&self, address: IpAddr) -> Option<Holder<'_>> {
+        let host = self.nodes.host_owner(address).cloned();
+        let tunnel = || Some(self.nodes.tunnel_owner(address)?.0);
+        if let Some(node) = host.or_else(tunnel) {
+            return Some(Holder::Node(node));
+        }
+        let net = IpNet::from(address);
+        if let Some((key, _)) = self.workloads.with_net(&net).next() {
+            return Some(Holder::Workload(key));
+        }
+        let node = self.blocks.owner(&net)?;
+        Some(Holder::Ipam(self.names.name(node)))
     }
 
     /// Forgets the names of nodes that neither a resource nor a route has, if there may be many.

@@ -1,7 +1,11 @@
 //! What keeps something from being wanted that should be: a part of it is missing on this host. For
 //! the operator; nothing is decided by it. Pure.
 
-use crate::{event::SourceHint, index::Index, prefix::Family};
+use crate::{
+    event::SourceHint,
+    index::{Holder, Index},
+    prefix::Family,
+};
 
 /// How many endpoints are named; a node that has just booted has hundreds without an interface.
 const MAX_NAMED: usize = 8;
@@ -12,6 +16,7 @@ pub(crate) fn of(index: &Index) -> Vec<String> {
         .chain(sources(index))
         .chain(interfaces(index))
         .chain(claims(index))
+        .chain(peering(index))
         .collect()
 }
 
@@ -51,6 +56,33 @@ fn sources(index: &Index) -> impl Iterator<Item = String> {
                  send to, so routes have no source address: add one, or correct the parameter"
             )
         })
+    })
+}
+
+/// The addresses towards peers among the workloads that somebody else has.
+fn peering(index: &Index) -> impl Iterator<Item = String> {
+    let wanted = Family::ALL
+        .into_iter()
+        .filter(|_| !index.config.route_sync_disabled);
+    wanted.filter_map(|family| {
+        let address = index.peering(family)?;
+        let field = match family {
+            Family::V4 => "localWorkloadPeeringIPV4",
+            Family::V6 => "localWorkloadPeeringIPV6",
+        };
+        let holder = match index.holder(address)? {
+            Holder::Node(name) => format!("Node {name} has"),
+            Holder::Workload(key) => format!(
+                "WorkloadEndpoint {} {} on node {} has",
+                key.workload, key.endpoint, key.node
+            ),
+            Holder::Ipam(name) => format!("IPAM has given away on node {name}"),
+        };
+        Some(format!(
+            "BGPConfiguration default: {field} {address} is an address that {holder}, so it is put on no \
+             workload's link, and BGP peers there do not reach this host by it: configure one that nobody \
+             has, outside the pools"
+        ))
     })
 }
 
@@ -96,7 +128,7 @@ fn claims(index: &Index) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Event, MigrationRole, Workload, WorkloadKey};
+    use crate::event::{Bgp, Block, Event, MigrationRole, Node, Workload, WorkloadKey};
 
     fn endpoint(node: &str, workload: &str, nets: &[&str]) -> Event {
         let key = WorkloadKey {
@@ -114,6 +146,42 @@ mod tests {
             migration: MigrationRole::None,
         });
         Event::Workload(key, workload)
+    }
+
+    #[test]
+    fn an_address_towards_peers_that_somebody_else_has_is_told_with_their_name() {
+        let mut index = Index::new("here".to_owned());
+        let node = Node {
+            bgp_ipv4: Some("192.0.2.1/24".parse().unwrap()),
+            vxlan_v4: Some("10.0.9.1".parse().unwrap()),
+            ..Node::default()
+        };
+        let block = Block {
+            owner: Some("here".to_owned()),
+            allocations: [(3, "there".to_owned()), (4, "here".to_owned())].into(),
+        };
+        for event in [
+            Event::Node("there".to_owned(), Some(node)),
+            endpoint("there", "c", &["10.0.0.2/32"]),
+            Event::Block("10.0.3.0/26".parse().unwrap(), Some(block)),
+        ] {
+            index.apply(event);
+        }
+        for (address, holder) in [
+            ("192.0.2.1", "that Node there has"),
+            ("10.0.9.1", "that Node there has"),
+            ("10.0.0.2", "that WorkloadEndpoint c eth0 on node there has"),
+            ("10.0.3.3", "that IPAM has given away on node there"),
+            ("169.254.0.179", ""),
+        ] {
+            let mut bgp = Bgp::default();
+            bgp.peering.v4 = address.parse().ok();
+            index.apply(Event::Bgp(bgp));
+            let told: Vec<_> = peering(&index).collect();
+            assert_eq!(told.len(), usize::from(!holder.is_empty()), "{told:?}");
+            let named = |line: &String| line.contains(address) && line.contains(holder);
+            assert!(told.iter().all(named), "{told:?}");
+        }
     }
 
     #[test]

@@ -212,6 +212,11 @@ impl<K: Kind> Table<K> {
         self.start_over(now, Vec::new())
     }
 
+    /// Returns what is known to be there.
+    pub(crate) fn present(&self) -> impl Iterator<Item = (&K::Key, &K::Value)> {
+        self.tracker.present()
+    }
+
     /// Returns what is there and nobody wants.
     pub(crate) fn strays(&self) -> impl Iterator<Item = (&K::Key, &K::Value)> {
         self.tracker.strays()
@@ -336,7 +341,9 @@ impl<K: Kind> Table<K> {
 
     /// Returns the changes of a sort that can be asked for, in the order of their keys.
     pub(crate) fn ready(&self, change: Change) -> impl Iterator<Item = Op> {
-        self.ready.of(change).iter().map(|key| self.op(key.clone()))
+        let keys = self.ready.of(change).iter();
+        let desired = self.tracker.desired_of(keys);
+        desired.map(|(key, desired)| K::op(key.clone(), desired.cloned()))
     }
 
     /// Returns the op that makes `key` as it should be.

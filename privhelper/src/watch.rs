@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::BoxStream};
-use ipc_proto::{Link, LinkRole, LinkState, Mac, view::Kind};
+use ipc_proto::{Link, LinkRole, LinkState, Mac, Protocol, view::Kind};
 use ipnet::IpNet;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::{
@@ -214,6 +214,18 @@ impl Watch {
                 let lost = self.unseen.lost.entry(index).or_default();
                 lost.insert(address);
             }
+            Heard::Set(index, address, protocol) => {
+                // Ours has another's protocol, or none: it is another program's since.
+                let was_there = |state: &LinkState| {
+                    state.role == LinkRole::Workload
+                        && state.addresses.iter().any(|own| own.addr() == address)
+                };
+                let is_ours = protocol == self.policy.protocol(Protocol::Safe);
+                let state = self.watched.links().by_index(index).cloned();
+                if !is_ours && !is_kernels(address) && state.as_ref().is_some_and(was_there) {
+                    self.watched.drift([Kind::LinkAddresses].into());
+                }
+            }
             Heard::Enslaved(index) => {
                 let is_tunnel = |state: &LinkState| matches!(state.role, LinkRole::Tunnel(_));
                 let device = self.watched.links().by_index(index).is_some_and(is_tunnel);
@@ -291,6 +303,8 @@ enum Heard {
     Enslaved(u32),
     /// It is without this address.
     Lost(u32, IpAddr),
+    /// It has this address, perhaps since before, with this protocol.
+    Set(u32, IpAddr, Option<u8>),
     /// Messages were lost.
     Overrun,
 }
@@ -310,6 +324,12 @@ fn heard(message: &NetlinkMessage<RouteNetlinkMessage>) -> Heard {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(address)) => {
             let own = local(address);
             own.map_or(Heard::Change, |own| Heard::Lost(address.header.index, own))
+        }
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => {
+            let index = address.header.index;
+            local(address).map_or(Heard::Change, |own| {
+                Heard::Set(index, own, protocol(address))
+            })
         }
         NetlinkPayload::Overrun(_) => Heard::Overrun,
         _ => Heard::Change,
@@ -381,6 +401,17 @@ fn own_address(message: &AddressMessage) -> Option<IpNet> {
         return None;
     }
     IpNet::new(local(message)?, message.header.prefix_len).ok()
+}
+
+/// Returns who has made the address that a message is about, if it tells.
+fn protocol(message: &AddressMessage) -> Option<u8> {
+    message.attributes.iter().find_map(|attribute| {
+        if let AddressAttribute::Protocol(number) = attribute {
+            Some(u8::from(*number))
+        } else {
+            None
+        }
+    })
 }
 
 /// Returns the address that a message is about.

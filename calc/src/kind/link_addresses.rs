@@ -2,7 +2,8 @@
 //! configuration names, one of each family, on each of the links.
 //!
 //! They are wanted while the link is up: the kernel drops IPv6 ones when it goes down. None is where the
-//! kernel's routes are left to others, who then speak for this host.
+//! kernel's routes are left to others, who then speak for this host, and none that a node or a pod has:
+//! this host would take in what is sent to that one (`obstacles.rs` tells).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,12 +33,24 @@ impl Kind for LinkAddresses {
                     || config.route_sync_disabled != before.config.route_sync_disabled
             }
             Event::Bgp(bgp) => bgp.peering != before.bgp.peering,
-            Event::Node(..)
-            | Event::Pool(..)
-            | Event::Block(..)
-            | Event::Workload(..)
-            | Event::Link(_)
-            | Event::Links(_) => false,
+            Event::Node(name, node) => {
+                let nodes = before.nodes.get(name).into_iter().chain(node);
+                let mut ends = nodes.flat_map(|node| {
+                    let tunnels = node.tunnel_ends().map(|(address, _)| address);
+                    node.hosts().into_iter().chain(tunnels)
+                });
+                ends.any(|address| is_peering(address, before))
+            }
+            Event::Block(cidr, _) => {
+                let mut peering = peering(before);
+                peering.any(|address| cidr.contains(&address))
+            }
+            Event::Workload(key, workload) => {
+                let workloads = before.workloads.get(key).into_iter().chain(workload);
+                let mut nets = workloads.flat_map(|workload| &workload.nets);
+                nets.any(|net| is_peering(net.addr(), before))
+            }
+            Event::Pool(..) | Event::Link(_) | Event::Links(_) => false,
         };
     }
 
@@ -73,10 +86,15 @@ fn want(link: &Link, index: &Index) -> BTreeSet<IpAddr> {
     if !wanted {
         return BTreeSet::new();
     }
-    let peering = &index.bgp.peering;
-    let addresses = [(Family::V4, peering.v4), (Family::V6, peering.v6)];
-    let wanted = addresses
-        .into_iter()
-        .filter(|(family, _)| index.wants(*family));
-    wanted.filter_map(|(_, address)| address).collect()
+    let wanted = peering(index).filter(|address| index.holder(*address).is_none());
+    wanted.collect()
+}
+
+fn peering(index: &Index) -> impl Iterator<Item = IpAddr> {
+    let families = Family::ALL.into_iter();
+    families.filter_map(|family| index.peering(family))
+}
+
+fn is_peering(address: IpAddr, index: &Index) -> bool {
+    peering(index).any(|own| own == address)
 }

@@ -60,6 +60,11 @@ impl Reconciler {
         self.tables.rivals()
     }
 
+    /// Says how many more there are than those.
+    pub(crate) fn more_rivals(&self) -> Option<String> {
+        self.tables.more_rivals()
+    }
+
     /// Counts the keys of a table.
     #[must_use]
     pub fn counts(&self, kind: view::Kind) -> Counts {

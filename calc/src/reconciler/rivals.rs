@@ -3,20 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use ipc_proto::{self as wire, Rival, RouteKey, Table};
+use ipc_proto::{Rival, Rivals, RouteKey, Table};
 use ipnet::IpNet;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(super) struct Rivals {
+pub(super) struct RivalsByPrefix {
     /// By the prefix of ours: first one that has the same, if there is one.
     by_prefix: BTreeMap<(Table, IpNet), Vec<Rival>>,
     /// How many there are of which nothing else is known.
     more: u32,
 }
 
-impl From<wire::Rivals> for Rivals {
-    fn from(read: wire::Rivals) -> Self {
+impl From<Rivals> for RivalsByPrefix {
+    fn from(read: Rivals) -> Self {
         let mut by_prefix: BTreeMap<(Table, IpNet), Vec<Rival>> = BTreeMap::new();
         for rival in read.told {
             let place = (rival.key.table, rival.ours);
@@ -32,11 +32,18 @@ impl From<wire::Rivals> for Rivals {
     }
 }
 
-impl Rivals {
-    /// Says which may count in place of a route, if any, and what to do about it.
-    pub(super) fn of(&self, key: &RouteKey) -> Option<String> {
+impl RivalsByPrefix {
+    /// Says which may count in place of a route, if any, and what to do about it. One within it that has
+    /// the very key of another route that `is_wanted` is told with that one, which it keeps from being made.
+    pub(super) fn of(
+        &self,
+        key: &RouteKey,
+        is_wanted: impl Fn(&RouteKey) -> bool,
+    ) -> Option<String> {
         let rivals = self.by_prefix.get(&(key.table, key.prefix))?;
-        let mut said = rivals.iter().filter_map(|rival| said(rival, key));
+        let is_told = |rival: &&Rival| rival.key.prefix == key.prefix || !is_wanted(&rival.key);
+        let rivals = rivals.iter().filter(is_told);
+        let mut said = rivals.filter_map(|rival| said(rival, key));
         let first = said.next()?;
         Some(match said.count() {
             0 => first,
@@ -127,16 +134,16 @@ mod tests {
                 ours: other.prefix,
                 way: "protocol static dev eth0".to_owned(),
             };
-            let rivals = Rivals::from(wire::Rivals {
+            let rivals = RivalsByPrefix::from(Rivals {
                 told: vec![rival],
                 more: 0,
             });
-            let said = rivals.of(&key(0, 7));
+            let said = rivals.of(&key(0, 7), |_| true);
             assert_eq!(said.is_some(), effect.is_some(), "{other:?}");
             let effect = effect.unwrap_or_default();
             assert!(said.unwrap_or_default().contains(effect), "{other:?}");
             let elsewhere = RouteKey::new(Table::Second, key(0, 7).prefix, 7);
-            assert_eq!(rivals.of(&elsewhere), None);
+            assert_eq!(rivals.of(&elsewhere, |_| true), None);
             assert_eq!(rivals.rest(), None);
         }
     }
@@ -149,8 +156,10 @@ mod tests {
             way: "protocol static dev eth0".to_owned(),
         };
         let ours = RouteKey::new(Table::Main, "10.1.0.0/26".parse().unwrap(), 7);
-        let rivals = |told: Vec<Rival>| Rivals::from(wire::Rivals { told, more: 0 });
-        let one = rivals(vec![within("10.1.0.9/32")]).of(&ours).unwrap();
+        let rivals = |told: Vec<Rival>| RivalsByPrefix::from(Rivals { told, more: 0 });
+        let one = rivals(vec![within("10.1.0.9/32")])
+            .of(&ours, |_| false)
+            .unwrap();
         assert!(
             one.starts_with(
                 "another program's route to 10.1.0.9/32 within it wins there: metric 9000 protocol static"
@@ -160,7 +169,7 @@ mod tests {
         let mut same = within("10.1.0.0/26");
         same.key.metric = 3;
         let all = vec![within("10.1.0.9/32"), same, within("10.1.0.8/32")];
-        let all = rivals(all).of(&ours).unwrap();
+        let all = rivals(all).of(&ours, |_| false).unwrap();
         assert!(
             all.starts_with("another program's route wins: metric 3"),
             "{all}"
@@ -169,8 +178,34 @@ mod tests {
     }
 
     #[test]
+    fn one_that_has_the_key_of_a_narrower_route_is_told_with_that_one_alone() {
+        let within = |prefix: &str| Rival {
+            key: RouteKey::new(Table::Main, prefix.parse().unwrap(), 0),
+            ours: "10.1.0.0/26".parse().unwrap(),
+            way: "protocol static dev eth0".to_owned(),
+        };
+        let [pods, strange] = ["10.1.0.8/32", "10.1.0.9/32"].map(within);
+        let block = RouteKey::new(Table::Main, pods.ours, 0);
+        let wanted = |key: &RouteKey| [&pods.key, &block].contains(&key);
+        let told = |told: Vec<Rival>| {
+            let rivals = RivalsByPrefix::from(Rivals { told, more: 0 });
+            rivals.of(&block, wanted)
+        };
+        assert_eq!(told(vec![pods.clone()]), None);
+        let both = told(vec![pods.clone(), strange]).unwrap();
+        assert!(
+            both.contains("10.1.0.9/32") && !both.contains("more"),
+            "{both}"
+        );
+        // Of one that has the block's own key the block tells.
+        let mut same = pods.clone();
+        same.key = block.clone();
+        assert!(told(vec![same]).unwrap().contains("is beside it"));
+    }
+
+    #[test]
     fn of_those_that_are_not_told_the_number_is() {
-        let rivals = Rivals::from(wire::Rivals {
+        let rivals = RivalsByPrefix::from(Rivals {
             told: Vec::new(),
             more: 3,
         });

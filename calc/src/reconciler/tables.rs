@@ -13,13 +13,14 @@ use std::{
 };
 
 use ipc_proto::{
-    self as wire, BpfRoute, KernelRoute, Link, Op, OpError, Rival, RouteKey, Tunnel, TunnelDevice,
-    view,
+    BpfRoute, KernelRoute, Link, Op, OpError, Rival, Rivals, RouteKey, Tunnel, TunnelDevice, view,
 };
 use ipnet::IpNet;
 
 pub use self::rows::Page;
-use super::{devices::Finding, notice::Notice, readings::Drift, rivals::Rivals, steps::hops};
+use super::{
+    devices::Finding, notice::Notice, readings::Drift, rivals::RivalsByPrefix, steps::hops,
+};
 use crate::{
     delta::Actual,
     flows::{Lead, Leads, Owner, Pods, is_others, of_bpf, of_kernel},
@@ -51,7 +52,7 @@ pub(super) struct Tables {
     /// is asked for, shown or waited for.
     routes_left: bool,
     /// What of others may count in place of those.
-    rivals: Rivals,
+    rivals: RivalsByPrefix,
     rules: Table<Rules>,
     endpoints: Table<Endpoints>,
     attachments: Table<Attachments>,
@@ -77,7 +78,7 @@ impl Tables {
         let is_news = std::mem::replace(&mut self.routes_left, !syncs) == syncs;
         if is_news {
             self.kernel_routes.forget();
-            self.rivals = Rivals::default();
+            self.rivals = RivalsByPrefix::default();
         }
         is_news
     }
@@ -198,20 +199,26 @@ impl Tables {
     pub(super) fn rivals(&self) -> impl Iterator<Item = String> {
         let keys = self.rivals.prefixes().flat_map(keys_of);
         let wanted = keys.flat_map(|keys| self.kernel_routes.wanted(keys));
-        let lines = wanted.filter_map(|key| {
+        wanted.filter_map(|key| {
             let subject = Notice::subject(&self.kernel_routes.op(key.clone()));
-            Some(format!("{subject}: {}", self.rivals.of(key)?))
-        });
-        lines.chain(self.rivals.rest())
+            Some(format!("{subject}: {}", self.rivals_of(key)?))
+        })
+    }
+
+    /// Says how many more there are.
+    pub(super) fn more_rivals(&self) -> Option<String> {
+        self.rivals.rest()
+    }
+
+    /// Says which of them may count in place of one route.
+    fn rivals_of(&self, key: &RouteKey) -> Option<String> {
+        let is_wanted = |other: &RouteKey| self.kernel_routes.desired(other).is_some();
+        self.rivals.of(key, is_wanted)
     }
 
     /// Adds those of BIRD's own routes that come before routes that are wanted, and lead elsewhere: it has
     /// them from a workload.
-    pub(super) fn add_outdone(
-        &self,
-        birds: &All<RouteKey, KernelRoute>,
-        rivals: &mut wire::Rivals,
-    ) {
+    pub(super) fn add_outdone(&self, birds: &All<RouteKey, KernelRoute>, rivals: &mut Rivals) {
         let links = |route: &KernelRoute| -> BTreeSet<Link> {
             hops(route).iter().map(|hop| hop.link.clone()).collect()
         };
@@ -228,7 +235,7 @@ impl Tables {
             .then_some((other, ways))
         });
         for (other, ways) in outdone {
-            if rivals.told.len() < wire::Rivals::MAX {
+            if rivals.told.len() < Rivals::MAX {
                 let ways = ways.iter().map(|link| format!(" dev {}", link.name));
                 rivals.told.push(Rival {
                     key: other.clone(),

@@ -34,6 +34,9 @@ use crate::{
 /// How many rows are told at a time, so that they are a message.
 const MAX_ROWS: usize = 1000;
 
+/// How many lines about others' routes are logged at a time: a router's may be thousands.
+const FEW_RIVALS: usize = 5;
+
 /// What has come in since it was last looked at.
 #[derive(Debug, Default)]
 struct News {
@@ -141,7 +144,7 @@ impl Node {
             datastore_problems: Journal::new("datastore: "),
             obstacles: Journal::new(""),
             contested: Journal::new(""),
-            rivals: Journal::new(""),
+            rivals: Journal::new("").logging(FEW_RIVALS),
             failing: BTreeMap::new(),
             helper_problem: None,
             status,

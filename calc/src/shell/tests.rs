@@ -115,7 +115,7 @@ async fn the_kernel_is_put_right_again_after_each_way_to_ask_for_it() {
         );
         assert_eq!(property::<String>(&calc, "Node").await, "node-1");
         assert!(property::<bool>(&calc, "Connected").await);
-        for count in ["Desired", "Pending", "Held"] {
+        for count in ["Desired", "Pending", "Held", "Foreign"] {
             assert_eq!(property::<u64>(&calc, count).await, 0, "{count}");
         }
         let problems = property::<Vec<String>>(&calc, "Problems").await;

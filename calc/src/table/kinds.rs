@@ -107,6 +107,7 @@ pub(crate) struct LinkAddresses;
 impl Kind for LinkAddresses {
     type Key = LinkAddressKey;
     type Value = ();
+    const WATCHED: bool = true;
 
     fn op(key: LinkAddressKey, value: Option<()>) -> Op {
         Op::LinkAddress(key, value.is_some())

@@ -315,6 +315,15 @@ fn states() -> Vec<State> {
             world: peers(),
         },
         State {
+            name: "what a pod elsewhere has is no address of this host",
+            world: {
+                let mut world = peers();
+                workload(&mut world, "node-b", "other", "cali8", &["10.65.1.8/32"]);
+                world.bgp.peering.v4 = Some(ip("10.65.1.8"));
+                world
+            },
+        },
+        State {
             name: "IPv6 is as IPv4 but for neighbours of workloads",
             world: six(),
         },

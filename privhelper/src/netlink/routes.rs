@@ -12,7 +12,7 @@ use std::{
     ops::Range,
 };
 
-use ipc_proto::{KernelRoute, Observed, OpError, Rival, Rivals, RouteKey, Table};
+use ipc_proto::{KernelRoute, Observed, OpError, Rival, Rivals, RouteKey, RouteKind, Table};
 use ipnet::IpNet;
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
@@ -106,7 +106,8 @@ impl Routes {
         let mut sent = requests.into_iter().map(Request::into_body).zip(sent);
         let mut outcomes = Vec::with_capacity(run.len());
         let mut taken = Vec::new();
-        for (at, ((key, _), laid_out)) in run.iter().zip(laid_out).enumerate() {
+        for (at, ((key, route), laid_out)) in run.iter().zip(laid_out).enumerate() {
+            let change = (*key, *route);
             outcomes.push(laid_out.and_then(|()| match sent.next() {
                 Some((body, Ok(()))) => {
                     self.known.set(key, Some(&body));
@@ -116,7 +117,7 @@ impl Routes {
                     taken.push((at, body));
                     Ok(())
                 }
-                Some((_, Err(refused))) => Err(failed("RTM_NEWROUTE", key, &refused)),
+                Some((_, Err(refused))) => Err(kernel.not_made(&change, refused)),
                 None => Err(failed("RTM_NEWROUTE", key, &Errno::ENODATA.into())),
             }));
         }
@@ -179,20 +180,20 @@ impl Routes {
             .collect();
         let sent = settled(kernel.requests, &requests);
         for ((at, body), plan) in taken.into_iter().zip(plans) {
-            let (Some((key, _)), Some(outcome)) = (run.get(at), outcomes.get_mut(at)) else {
+            let (Some(change), Some(outcome)) = (run.get(at), outcomes.get_mut(at)) else {
                 continue;
             };
-            *outcome = plan.and_then(|(range, former)| {
-                let failure = first_failure(&sent, range);
-                let failure = match (failure, former) {
-                    (Some(refused), Some(former)) if refused.errno == Errno::EINVAL => {
-                        make_after(kernel.requests, &former, &body).err()
-                    }
-                    (failure, _) => failure,
-                };
-                failure.map_or(Ok(()), |refused| Err(failed("RTM_NEWROUTE", key, &refused)))
-            });
-            self.known.set(key, outcome.is_ok().then_some(&body));
+            *outcome =
+                plan.and_then(
+                    |(range, former)| match (first_failure(&sent, range), former) {
+                        (None, _) => Ok(()),
+                        (Some(refused), Some(former)) if refused.errno == Errno::EINVAL => {
+                            kernel.make_after(change, &former, &body)
+                        }
+                        (Some(refused), _) => Err(kernel.not_made(change, refused)),
+                    },
+                );
+            self.known.set(change.0, outcome.is_ok().then_some(&body));
         }
     }
 
@@ -357,6 +358,68 @@ impl Kernel<'_> {
         Ok(found)
     }
 
+    /// Makes a route after the end of a former one of ours under its key, which the kernel would not have
+    /// replaced: it refuses a next hop that the former one leads to by another interface (IPv6). If it
+    /// refuses even so, the former one is made again.
+    fn make_after(&mut self, change: &Change<'_>, former: &Existing, body: &[u8]) -> Outcome {
+        let make = Request::create_route(body.to_vec());
+        let sent = settled(self.requests, &[former.deletion(), make]);
+        let refused = sent.into_iter().find_map(Result::err);
+        // As long as the former one does not hide what else leads there.
+        let failure = refused.map(|refused| self.not_made(change, refused));
+        if failure.is_some() {
+            let again = route::deletion(&former.body);
+            // Should this fail as well, nothing is there, as the next reading finds.
+            drop(self.requests.send(&[Request::create_route(again)]));
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Tells why a route was not made.
+    fn not_made(&mut self, change: &Change<'_>, mut refused: Refused) -> OpError {
+        if let Some(route) = self.in_the_way(change, &refused) {
+            let words = &refused.text;
+            let comma = if words.is_empty() { "" } else { "; " };
+            refused.text = format!("{words}{comma}{route}");
+        }
+        failed("RTM_NEWROUTE", change.0, &refused)
+    }
+
+    /// Says which route that is not ours leads to a next hop, but another way, if that may be why the
+    /// kernel refuses a route (IPv6).
+    fn in_the_way(&mut self, (key, route): &Change<'_>, refused: &Refused) -> Option<String> {
+        let of_way = matches!(refused.errno, Errno::EINVAL | Errno::EHOSTUNREACH);
+        if !of_way || matches!(key.prefix, IpNet::V4(_)) {
+            return None;
+        }
+        let hops = match &route.as_ref()?.kind {
+            RouteKind::Unicast(hop) => std::slice::from_ref(hop),
+            RouteKind::Multipath(hops) => hops.as_slice(),
+            RouteKind::Local(_)
+            | RouteKind::Blackhole
+            | RouteKind::Prohibit
+            | RouteKind::Unreachable
+            | RouteKind::Throw => &[],
+        };
+        hops.iter().find_map(|hop| {
+            let via = hop.via?;
+            let lookup = RouteNetlinkMessage::GetRoute(route::lookup(via));
+            let found = self.requests.get(&lookup).ok()?;
+            let body = socket::body(&found);
+            let report = Report::read(&body, self.policy)?;
+            let is_others = !report.is_ours(self.policy, self.links) && !report.is_on(&hop.link);
+            is_others.then(|| {
+                format!(
+                    "the route to {}, {}, leads to the next hop {via} another way than by {}: remove it, or have \
+                     whoever made it leave that address out",
+                    report.key.prefix,
+                    report.describe(self.links),
+                    hop.link.name
+                )
+            })
+        })
+    }
+
     fn dump<T>(
         &mut self,
         table: Table,
@@ -391,8 +454,7 @@ impl Existing {
 /// Lays out the request for a route.
 fn body((key, route): &Change<'_>, policy: &Policy) -> Result<Vec<u8>, OpError> {
     route
-        .and_then(|route| route::message(key, route, policy))
-        .map(|message| socket::body(&RouteNetlinkMessage::NewRoute(message)))
+        .and_then(|route| route::body(key, route, policy))
         .ok_or_else(|| OpError::Denied(format!("{}: no second_table is configured", key.prefix)))
 }
 
@@ -417,21 +479,6 @@ fn first_failure(sent: &[Result<(), Refused>], range: Range<usize>) -> Option<Re
 fn may_be_taken(key: &RouteKey, refused: &Refused) -> bool {
     let is_v6 = matches!(key.prefix, IpNet::V6(_));
     refused.errno == Errno::EEXIST || is_v6 && refused.errno == Errno::EINVAL
-}
-
-/// Makes a route after the end of a former one of ours under its key, which the kernel would not have
-/// replaced: it refuses a next hop that the former one leads to by another interface (IPv6). If it
-/// refuses even so, the former one is made again.
-fn make_after(requests: &mut Requests, former: &Existing, body: &[u8]) -> Result<(), Refused> {
-    let make = Request::create_route(body.to_vec());
-    let outcome = settled(requests, &[former.deletion(), make]);
-    let outcome: Result<Vec<()>, Refused> = outcome.into_iter().collect();
-    if outcome.is_err() {
-        let again = route::deletion(&former.body);
-        // Should this fail as well, nothing is there, as the next reading finds.
-        drop(requests.send(&[Request::create_route(again)]));
-    }
-    outcome.map(|_| ())
 }
 
 fn failed(call: &str, key: &RouteKey, refused: &Refused) -> OpError {

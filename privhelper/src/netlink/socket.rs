@@ -153,13 +153,13 @@ impl Requests {
     ///
     /// # Errors
     ///
-    /// What the kernel said; `EINTR` if it changes all the time.
+    /// What the kernel said; `EINTR` if it changes all the time, `EBADMSG` if what it says makes no sense.
     pub(crate) fn dump_bodies<T>(
         &mut self,
         message: &RouteNetlinkMessage,
         mut keep: impl FnMut(u32, u16, &[u8]) -> Option<T>,
     ) -> Result<Vec<T>, Errno> {
-        for again in 0..DUMPS {
+        until_undisturbed(|again| {
             let mut dump = Dump::new(self.take_sequence(1));
             let mut bytes = Vec::new();
             let flags = NLM_F_REQUEST | NLM_F_DUMP;
@@ -169,12 +169,8 @@ impl Requests {
             self.exchange_ahead(&bytes, sequence, |answer| {
                 dump.take(answer, |kind, body| keep(again, kind, body))
             })?;
-            if let Some(kept) = dump.end() {
-                return Ok(kept);
-            }
-            tracing::debug!(kind, "it has changed while it was read, and is read again");
-        }
-        Err(Errno::EINTR)
+            dump.end().ok_or(Errno::EINTR)
+        })
     }
 
     /// Asks for one object.
@@ -224,45 +220,18 @@ impl Requests {
         }
     }
 
-    /// The same for a dump with this number: a thread of its own receives, so that the kernel goes on
-    /// while what it has told is taken in.
+    /// The same for a dump with this number, received ahead.
     fn exchange_ahead(
         &mut self,
         bytes: &[u8],
         sequence: u32,
-        mut take: impl FnMut(&Answer<'_>) -> Taken,
+        take: impl FnMut(&Answer<'_>) -> Taken,
     ) -> Result<(), Errno> {
         if let Err(error) = self.socket.send(bytes, 0) {
             return Err(self.reopen(&error));
         }
         let socket = &self.socket;
-        let taken = thread::scope(|scope| {
-            let (sender, received) = mpsc::sync_channel::<io::Result<Vec<u8>>>(AHEAD);
-            let (emptied, empty) = mpsc::channel();
-            scope.spawn(move || {
-                loop {
-                    let empty = empty.try_recv();
-                    let mut buffer = empty.unwrap_or_else(|_| Vec::with_capacity(READ));
-                    let result = receive(socket, &mut buffer);
-                    let is_last = result.is_err() || has_end(&buffer, sequence);
-                    // Whoever has heard enough listens no more.
-                    if sender.send(result.map(|()| buffer)).is_err() || is_last {
-                        return;
-                    }
-                }
-            });
-            for buffer in received {
-                let buffer = buffer?;
-                match each(&buffer, &mut take)? {
-                    Ok(false) => {}
-                    end => return Ok(end),
-                }
-                // All may have been received.
-                drop(emptied.send(buffer));
-            }
-            Err(Errno::EBADMSG.into())
-        });
-        match taken {
+        match receive_ahead(|buffer| receive(socket, buffer), sequence, take) {
             Ok(taken) => taken.map(|_| ()),
             Err(error) => Err(self.reopen(&error)),
         }
@@ -283,6 +252,61 @@ impl Requests {
         self.sequence = first.wrapping_add(count);
         first
     }
+}
+
+/// Reads until nothing has come in between, a few times at most; `read` is told how often it has read
+/// before.
+///
+/// # Errors
+///
+/// What `read` said, at last: `EINTR` and `EBADMSG` are of what comes in between.
+fn until_undisturbed<T>(mut read: impl FnMut(u32) -> Result<T, Errno>) -> Result<T, Errno> {
+    let mut again = 0;
+    loop {
+        let result = read(again);
+        again += 1;
+        match result {
+            Err(errno @ (Errno::EINTR | Errno::EBADMSG)) if again < DUMPS => {
+                tracing::debug!(%errno, "a dump counts for nothing, and is asked for again");
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Receives a dump with this number: a thread of its own does, so that the kernel goes on while what it
+/// has told is taken in. It ends with the dump, and with what makes no sense.
+fn receive_ahead(
+    mut receive: impl FnMut(&mut Vec<u8>) -> io::Result<()> + Send,
+    sequence: u32,
+    mut take: impl FnMut(&Answer<'_>) -> Taken,
+) -> io::Result<Taken> {
+    thread::scope(|scope| {
+        let (sender, received) = mpsc::sync_channel::<io::Result<Vec<u8>>>(AHEAD);
+        let (emptied, empty) = mpsc::channel();
+        scope.spawn(move || {
+            loop {
+                let empty = empty.try_recv();
+                let mut buffer = empty.unwrap_or_else(|_| Vec::with_capacity(READ));
+                let result = receive(&mut buffer);
+                let is_last = result.is_err() || has_end(&buffer, sequence);
+                // Whoever has heard enough listens no more.
+                if sender.send(result.map(|()| buffer)).is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        for buffer in received {
+            let buffer = buffer?;
+            match each(&buffer, &mut take)? {
+                Ok(false) => {}
+                end => return Ok(end),
+            }
+            // All may have been received.
+            drop(emptied.send(buffer));
+        }
+        Err(Errno::EBADMSG.into())
+    })
 }
 
 /// Receives the kernel's next datagram; only the kernel is answered to.
@@ -328,6 +352,53 @@ mod tests {
     use netlink_packet_route::neighbour::NeighbourMessage;
 
     use super::*;
+
+    #[test]
+    fn a_datagram_that_makes_no_sense_ends_a_dump_at_once() {
+        let mut whole = Vec::new();
+        append(&mut whole, libc::RTM_NEWROUTE, 2, 7, &[1; 4]);
+        let mut longer = whole.clone();
+        longer[0] += 4;
+        for bad in [&whole[..17], &longer, &whole[..3]] {
+            let mut datagrams = [whole.as_slice(), bad].into_iter();
+            let receive = |buffer: &mut Vec<u8>| {
+                // Whoever asks for more would wait for the kernel in vain.
+                let datagram = datagrams.next().expect("nothing is left to be received");
+                buffer.clear();
+                buffer.extend(datagram);
+                Ok(())
+            };
+            let mut taken = 0;
+            let end = receive_ahead(receive, 7, |_| {
+                taken += 1;
+                Ok(false)
+            });
+            let errno = end.map_err(|error| error.raw_os_error());
+            assert_eq!(errno, Err(Some(libc::EBADMSG)));
+            assert_eq!(taken, 1);
+        }
+    }
+
+    #[test]
+    fn a_dump_in_which_something_came_between_is_asked_for_again_a_few_times() {
+        for between in [Errno::EINTR, Errno::EBADMSG] {
+            let once = until_undisturbed(|again| if again < 1 { Err(between) } else { Ok(again) });
+            assert_eq!(once, Ok(1));
+            let mut reads = 0;
+            let always = until_undisturbed(|again| {
+                assert_eq!(again, reads);
+                reads += 1;
+                Err::<(), _>(between)
+            });
+            assert_eq!((always, reads), (Err(between), DUMPS));
+        }
+        let mut reads = 0;
+        let other = until_undisturbed(|_| {
+            reads += 1;
+            Err::<(), _>(Errno::ENOMEM)
+        });
+        assert_eq!((other, reads), (Err(Errno::ENOMEM), 1));
+    }
 
     #[test]
     fn a_batch_whose_answers_do_not_fit_is_sent_again_in_parts() {

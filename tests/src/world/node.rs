@@ -380,13 +380,16 @@ impl Node {
     pub fn converged(&self) -> Duration {
         let what = format!("{} in sync", self.name);
         let ((), took) = eventually(&what, || {
-            let output = self.cairnctl("status").output().unwrap();
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            if output.status.success() {
-                Ok(())
-            } else {
-                Err(text(&output.stdout) + &text(&output.stderr))
-            }
+            // The command fails as well where another program's route wins.
+            let status = self.status();
+            let processes = ["supervisor", "privhelper", "calc"];
+            let all = processes.map(|process| &status[process]["reachable"]);
+            let in_sync = &status["calc"]["properties"]["InSync"];
+            let good = all
+                .into_iter()
+                .chain([in_sync])
+                .all(|is| *is == Value::Bool(true));
+            good.then_some(()).ok_or_else(|| format!("{status:#}"))
         });
         took
     }

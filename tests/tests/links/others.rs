@@ -111,6 +111,7 @@ fn another_programs_route_that_wins_over_ours_is_told_until_it_is_gone() {
                 );
                 let both = node.netns.run("ip route show 10.244.1.2");
                 assert_eq!(both.lines().count(), 2, "{both}");
+                assert!(!node.cairnctl("status").status().unwrap().success());
                 let routes = node.cairnctl("routes --kernel").output().unwrap();
                 let routes = String::from_utf8(routes.stdout).unwrap();
                 assert!(routes.contains(&format!("foreign: {effect}")), "{routes}");
@@ -119,6 +120,7 @@ fn another_programs_route_that_wins_over_ours_is_told_until_it_is_gone() {
                 let (problems, diff) = settled();
                 assert!(problems.is_empty(), "{problems:?}");
                 assert!(diff.starts_with("all is as it should be"), "{diff}");
+                assert!(node.cairnctl("status").status().unwrap().success());
             }
             // One that lies within the other node's block takes its packets by its length.
             let way = "10.244.2.7 dev eth0 proto static metric 9000";

@@ -85,15 +85,7 @@ fn birds_routes_stay_on_the_link_of_a_workload_that_is_its_peer() {
         |world| {
             let [node, _] = &mut world.nodes;
             let before = node.kernel_state();
-            node.edit(
-                "workloads.yaml",
-                "name: node--1-k8s-cart-eth0",
-                "name: node--1-k8s-cart-eth0\n  labels: {role: router}",
-            );
-            let peer = "apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: routers}\n\
-                        spec: {node: node-1, asNumber: 65000, localWorkloadSelector: \"role == 'router'\"}\n";
-            let document = node.document("peers.yaml");
-            std::fs::write(&document, peer).unwrap();
+            make_peer(node);
             node.reports_nothing();
             node.converged();
             let add = |prefix: &str, link: &str, protocol: &str| {
@@ -145,7 +137,7 @@ fn birds_routes_stay_on_the_link_of_a_workload_that_is_its_peer() {
                 assert_eq!(still, left);
             }
             // It is no peer's any more.
-            std::fs::remove_file(&document).unwrap();
+            std::fs::remove_file(node.document("peers.yaml")).unwrap();
             is_again(node, &before);
         },
     );
@@ -185,21 +177,8 @@ fn birds_peers_reach_the_host_by_an_address_on_their_own_link() {
             // Whatever is on the links of others is their business.
             node.netns
                 .run("ip address add 169.254.9.9/32 dev cali-frontend scope link");
-            let bgp = |spec: &str| {
-                let text = format!(
-                    "apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {{name: default}}\n\
-                     spec: {{{spec}}}\n"
-                );
-                std::fs::write(node.document("bgp.yaml"), text).unwrap();
-            };
-            node.edit(
-                "workloads.yaml",
-                "name: node--1-k8s-cart-eth0",
-                "name: node--1-k8s-cart-eth0\n  labels: {role: router}",
-            );
-            let peer = "apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: routers}\n\
-                        spec: {node: node-1, asNumber: 65000, localWorkloadSelector: \"role == 'router'\"}\n";
-            std::fs::write(node.document("peers.yaml"), peer).unwrap();
+            make_peer(node);
+            let bgp = |spec| set_peering(node, spec);
             bgp("localWorkloadPeeringIPV4: 169.254.0.179, localWorkloadPeeringIPV6: 'fd12::179'");
             let addresses = "ip address show dev cali-cart";
             let both = ["169.254.0.179/32 scope link", "fd12::179/128"];
@@ -217,6 +196,19 @@ fn birds_peers_reach_the_host_by_an_address_on_their_own_link() {
                 let status = cairnctl(node, "status");
                 status.contains("link-address").then_some(()).ok_or(status)
             });
+            // So is what they make their own, of which the kernel's tool shows no difference.
+            let drift = || {
+                let drift = node.status()["calc"]["properties"]["Drift"].clone();
+                drift["link-address"].as_u64().unwrap_or_default()
+            };
+            let before_that = drift();
+            node.netns
+                .run("ip address replace 169.254.0.179/32 dev cali-cart scope link");
+            eventually("it is heard", || {
+                let now = drift();
+                (now > before_that).then_some(()).ok_or(now.to_string())
+            });
+            shows(node, addresses, &both);
             // Another one of their kind goes, of another kind it stays, as on another link.
             node.netns
                 .run("ip address add 169.254.8.8/32 dev cali-cart scope link");
@@ -224,6 +216,11 @@ fn birds_peers_reach_the_host_by_an_address_on_their_own_link() {
                 .run("ip address add 169.254.8.9/24 dev cali-cart");
             node.resync();
             lacks(node, addresses, &["169.254.8.8"]);
+            // One that a pod has is nobody else's, which takes nothing with it.
+            bgp("localWorkloadPeeringIPV4: 10.244.1.2, localWorkloadPeeringIPV6: 'fd12::179'");
+            node.reports(&["localWorkloadPeeringIPV4 10.244.1.2", "frontend", "node-1"]);
+            lacks(node, addresses, &["169.254.0.179", "10.244.1.2"]);
+            shows(node, addresses, &["fd12::179"]);
             // Another address takes its place, and one that is wrong takes nothing with it.
             bgp("localWorkloadPeeringIPV4: 169.254.0.180, localWorkloadPeeringIPV6: nonsense");
             shows(node, addresses, &["169.254.0.180", "169.254.8.9/24"]);
@@ -240,4 +237,68 @@ fn birds_peers_reach_the_host_by_an_address_on_their_own_link() {
             is_again(node, &before);
         },
     );
+}
+
+#[test]
+fn of_what_goes_with_an_address_that_is_fought_over_only_the_address_waits() {
+    test(
+        "settings::of_what_goes_with_an_address_that_is_fought_over_only_the_address_waits",
+        |world| {
+            let [node, _] = &mut world.nodes;
+            let before = node.kernel_state();
+            let address = "ip address show dev cali-cart";
+            let pods = || {
+                let route = node.netns.run("ip route show dev cali-cart");
+                let neighbour = node
+                    .netns
+                    .run("ip -4 neigh show dev cali-cart nud permanent");
+                route + &neighbour
+            };
+            let bare = pods();
+            make_peer(node);
+            set_peering(node, "localWorkloadPeeringIPV4: 169.254.0.179");
+            shows(node, address, &["169.254.0.179"]);
+            for _ in 0..5 {
+                let del = "ip address del 169.254.0.179/32 dev cali-cart";
+                node.netns.within(move || shell(del)).join().unwrap();
+                eventually("what hangs on the link is there", || {
+                    let now = pods();
+                    (now == bare).then_some(()).ok_or(now)
+                });
+                shows(node, address, &["169.254.0.179"]);
+            }
+            eventually("the address is told, and nothing else", || {
+                let problems = node.problems().unwrap_or_default();
+                let told = matches!(problems.as_slice(), [one] if one.contains("169.254.0.179"));
+                told.then_some(()).ok_or(format!("{problems:?}"))
+            });
+            let drift = node.status()["calc"]["properties"]["Drift"].clone();
+            assert_eq!(drift["kernel-route"], serde_json::Value::Null, "{drift}");
+            for file in ["bgp.yaml", "peers.yaml"] {
+                std::fs::remove_file(node.document(file)).unwrap();
+            }
+            is_again(node, &before);
+        },
+    );
+}
+
+/// Has BIRD speak BGP with the workload that is on `cali-cart`.
+fn make_peer(node: &Node) {
+    node.edit(
+        "workloads.yaml",
+        "name: node--1-k8s-cart-eth0",
+        "name: node--1-k8s-cart-eth0\n  labels: {role: router}",
+    );
+    let peer = "apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: routers}\n\
+                spec: {node: node-1, asNumber: 65000, localWorkloadSelector: \"role == 'router'\"}\n";
+    std::fs::write(node.document("peers.yaml"), peer).unwrap();
+}
+
+/// Says what the BGP configuration holds.
+fn set_peering(node: &Node, spec: &str) {
+    let text = format!(
+        "apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {{name: default}}\n\
+         spec: {{{spec}}}\n"
+    );
+    std::fs::write(node.document("bgp.yaml"), text).unwrap();
 }

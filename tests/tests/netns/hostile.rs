@@ -3,8 +3,9 @@
 use std::{os::unix::net::UnixDatagram, process::Command, time::Duration};
 
 use ipc_proto::{
-    BpfRoute, Hello, Known, Lease, Op, PageRequest, Step, VERSION,
+    Ack, Batch, BatchId, BpfRoute, Hello, Known, Lane, Lease, Op, PageRequest, Step, VERSION,
     bus::{self, PrivHelper1Proxy},
+    codec,
 };
 use nix::unistd::{Uid, seteuid};
 use serde_bytes::ByteBuf;
@@ -66,6 +67,56 @@ fn garbage_is_refused_and_changes_nothing() {
             // The lease is as good as before.
             calc.must_apply([route("10.3.0.0/24")]).await;
             assert_eq!(calc.read().await.len(), 2);
+        },
+    );
+}
+
+#[test]
+fn what_was_prepared_is_applied_once_by_its_own_number_and_under_its_lease() {
+    test(
+        "hostile::what_was_prepared_is_applied_once_by_its_own_number_and_under_its_lease",
+        || async {
+            let helper = Helper::start("");
+            let mut calc = helper.connect().await;
+            calc.hello().await;
+            let batch = |lease, id| Batch {
+                lease,
+                lane: Lane::State,
+                id: BatchId(id),
+                steps: vec![Step {
+                    op: route("10.1.0.0/24"),
+                    needs: None,
+                }],
+            };
+            let proxy = calc.proxy.clone();
+            let refused = async |id: u64, why: &str| {
+                let error = proxy.apply_prepared(id).await.unwrap_err().to_string();
+                assert!(error.contains(why), "{error}");
+            };
+            refused(5, "batch 5 was not prepared").await;
+            calc.proxy
+                .prepare(&bytes(&batch(calc.lease, 5)))
+                .await
+                .unwrap();
+            refused(6, "batch 6 was not prepared").await;
+            refused(5, "batch 5 was not prepared").await;
+            calc.proxy
+                .prepare(&bytes(&batch(Lease(99), 5)))
+                .await
+                .unwrap();
+            refused(5, "not the current lease").await;
+            let garbage = ByteBuf::from(vec![0xff; 100]);
+            calc.proxy.prepare(&garbage).await.unwrap();
+            refused(5, "").await;
+            calc.proxy
+                .prepare(&bytes(&batch(calc.lease, 7)))
+                .await
+                .unwrap();
+            let ack = calc.proxy.apply_prepared(7).await.unwrap();
+            let ack: Ack = codec::decode(&ack).unwrap();
+            assert_eq!((ack.id, ack.failed), (BatchId(7), Vec::new()));
+            refused(7, "batch 7 was not prepared").await;
+            assert_eq!(calc.read().await.len(), 1);
         },
     );
 }

@@ -194,7 +194,7 @@ async fn settle(reconciler: &mut Reconciler, calc: &mut Calc) {
                     reconciler.handle(Instant::now(), Input::Flushed(done));
                 }
             }
-            Output::Notice(_) | Output::AddressClean(_) => {}
+            Output::Prepare(_) | Output::Notice(_) | Output::AddressClean(_) => {}
         }
     }
     assert!(reconciler.is_in_sync());

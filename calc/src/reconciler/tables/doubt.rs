@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use ipc_proto::{KernelRoute, Link, LinkAddressKey, RouteKind};
+use ipc_proto::{KernelRoute, Link, LinkAddressKey, RouteKey, RouteKind};
+use ipnet::IpNet;
 
 use super::Tables;
 use crate::{delta::Actual, reconciler::links::Doubt, reconciler::steps::hops};
@@ -69,6 +70,21 @@ impl Tables {
                     .source
                     .is_some_and(|source| addresses.contains(&source))
         });
+    }
+
+    /// Takes in, before all is read, that the kernel may have dropped what goes with the last IPv4 address
+    /// of a link: that it is gone is no deed of others then.
+    pub(in crate::reconciler) fn doubt_dropped(&mut self, link: &Link, routes_as_known: bool) {
+        self.neighbours.doubt(&Actual::Wrong, |key, _| {
+            key.link == *link && key.address.is_ipv4()
+        });
+        // Those that were found as they were are not read.
+        if !routes_as_known {
+            let is_v4 = |key: &RouteKey| matches!(key.prefix, IpNet::V4(_));
+            self.kernel_routes.doubt(&Actual::Wrong, |key, route| {
+                is_v4(key) && route.is_some_and(|route| uses(route, link))
+            });
+        }
     }
 
     /// Has the routes that are as `is_meant` says in doubt until they are read or set.

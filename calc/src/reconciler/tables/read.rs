@@ -1,8 +1,8 @@
 //! What a reading of the kernel says of all tables.
 
-use std::time::Instant;
+use std::{collections::BTreeSet, time::Instant};
 
-use ipc_proto::{KernelRoute, Known, LinkAddressKey, LinkState, Many, Op, RouteKey};
+use ipc_proto::{KernelRoute, Known, Link, LinkAddressKey, LinkState, Many, Op, RouteKey};
 
 use super::Tables;
 use crate::{
@@ -62,11 +62,16 @@ impl Tables {
             rivals,
         } = reading;
         self.rivals = rivals.into();
+        let has = |many| as_known.contains(&many);
+        let routes_as_known = has(Many::KernelRoutes);
+        let link_addresses = self.less_others_addresses(link_addresses);
+        for link in self.bereft(&link_addresses) {
+            self.doubt_dropped(&link, routes_as_known);
+        }
         let mut recovered = resync(now, &mut self.link_settings, link_settings);
         recovered.extend(resync(now, &mut self.tunnel_devices, tunnel_devices));
         recovered.extend(resync(now, &mut self.neighbours, neighbours));
         recovered.extend(resync(now, &mut self.fdb, fdb));
-        let link_addresses = self.less_others_addresses(link_addresses);
         recovered.extend(resync(now, &mut self.link_addresses, link_addresses));
         let Self {
             bpf_v4: v4,
@@ -74,11 +79,9 @@ impl Tables {
             kernel_routes: routes,
             ..
         } = self;
-        let has = |many| as_known.contains(&many);
         recovered.extend(resync_many(now, v4, bpf_v4, has(Many::BpfV4)));
         recovered.extend(resync_many(now, v6, bpf_v6, has(Many::BpfV6)));
-        let is_known = has(Many::KernelRoutes);
-        recovered.extend(resync_many(now, routes, kernel_routes, is_known));
+        recovered.extend(resync_many(now, routes, kernel_routes, routes_as_known));
         recovered.extend(resync(now, &mut self.rules, rules));
         recovered.extend(resync(now, &mut self.endpoints, endpoints));
         recovered.extend(resync(now, &mut self.attachments, attachments));
@@ -98,6 +101,16 @@ impl Tables {
         };
         read.retain(|(key, ours)| ours.is_some() || is_peer(key));
         read
+    }
+
+    /// Returns the links on which an IPv4 address that was there is not as it was: others have taken it
+    /// away, be it to put their own in its place.
+    fn bereft(&self, read: &All<LinkAddressKey, ()>) -> BTreeSet<Link> {
+        let right = read.iter().filter(|(_, ours)| ours.is_some());
+        let right: BTreeSet<&LinkAddressKey> = right.map(|(key, _)| key).collect();
+        let known = self.link_addresses.present().map(|(key, ())| key);
+        let lost = known.filter(|key| key.address.is_ipv4() && !right.contains(key));
+        lost.map(|key| key.link.clone()).collect()
     }
 }
 

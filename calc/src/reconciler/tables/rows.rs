@@ -30,7 +30,7 @@ impl Tables {
                 let entries = self.routes().into_iter().flat_map(Table::entries);
                 rows.of(entries.map(|mut entry| {
                     if entry.reason.is_none() {
-                        entry.reason = self.rivals.of(entry.key).map(Reason::Foreign);
+                        entry.reason = self.rivals_of(entry.key).map(Reason::Foreign);
                     }
                     entry
                 }))

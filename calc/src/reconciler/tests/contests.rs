@@ -328,3 +328,53 @@ fn what_was_lost_by_a_dead_helper_was_not_undone() {
     }
     assert_eq!(bench.contested().len(), 0);
 }
+
+#[test]
+fn of_what_goes_with_an_address_only_the_address_waits() {
+    let key = LinkAddressKey {
+        link: link(7),
+        address: [169, 254, 0, 1].into(),
+    };
+    let address = Op::LinkAddress(key.clone(), true);
+    let mut bench = Bench::new(Vec::new());
+    for op in [&address, &neighbour(Some(1)), &route(true)] {
+        bench.want(op);
+    }
+    assert_eq!(bench.ops().len(), 3);
+    bench.ack(Vec::new());
+    let addresses = |bench: &Bench| bench.calc.counts(view::Kind::LinkAddresses).contested;
+    for undone in 1..=6 {
+        // It has come and gone, so no interface looks other than before, and the kernel has dropped the rest.
+        bench.handle(Input::Resync);
+        let mut read = Vec::new();
+        if undone % 2 == 0 {
+            // Another program has made it its own.
+            read.push(Observed::LinkAddress(key.clone(), false));
+        }
+        bench.welcome(read);
+        let mut ops = vec![neighbour(Some(1)), route(true)];
+        if undone == 1 {
+            ops.insert(1, address.clone());
+        }
+        assert_eq!(bench.ops(), ops, "{undone}");
+        bench.ack(Vec::new());
+        if undone > 1 {
+            assert_eq!(addresses(&bench), 1);
+            assert_eq!(bench.calc.totals().contested, 1);
+            bench.pass(30_000);
+            assert_eq!(bench.ops(), [address.clone()]);
+            bench.ack(Vec::new());
+        }
+        assert_eq!(
+            bench.drift.pop(),
+            (undone == 1).then(|| [(view::Kind::LinkAddresses, 1)].into())
+        );
+    }
+    let [line] = bench.contested().try_into().unwrap();
+    assert!(line.contains("169.254.0.1"), "{line}");
+    // What goes while the address stays is another matter.
+    bench.handle(Input::Resync);
+    bench.welcome(vec![Observed::LinkAddress(key, true)]);
+    assert_eq!(bench.ops(), [neighbour(Some(1)), route(true)]);
+    assert_eq!(bench.calc.drift()[&view::Kind::KernelRoutes], 1);
+}

@@ -91,7 +91,8 @@ impl Node {
         let contested = self.reconciler.contested();
         self.contested
             .set(contested.map(|contested| contested.to_string()));
-        self.rivals.set(self.reconciler.rivals());
+        let more = self.reconciler.more_rivals();
+        self.rivals.set_with(self.reconciler.rivals(), more);
         let counts = self.reconciler.totals();
         let problems = self.problems(counts.held);
         let in_sync = !self.news.input
@@ -107,6 +108,7 @@ impl Node {
             desired: counts.desired,
             pending: counts.pending,
             held: counts.held + counts.contested,
+            foreign: self.rivals.len(),
             resyncs: self.reconciler.resyncs(),
             answered: self.answered,
             read: self.read,
