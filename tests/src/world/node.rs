@@ -360,13 +360,14 @@ impl Node {
         let ((), took) = eventually(&what, || {
             // The command fails as well where another program's route wins.
             let status = self.status();
-            let processes = ["supervisor", "privhelper", "calc"];
-            let all = processes.map(|process| &status[process]["reachable"]);
-            let in_sync = &status["calc"]["properties"]["InSync"];
-            let good = all
-                .into_iter()
-                .chain([in_sync])
-                .all(|is| *is == Value::Bool(true));
+            let said = [
+                "/supervisor/reachable",
+                "/privhelper/reachable",
+                "/calc/reachable",
+                "/calc/properties/InSync",
+            ];
+            let is_so = |at| status.pointer(at) == Some(&Value::Bool(true));
+            let good = said.into_iter().all(is_so);
             good.then_some(()).ok_or_else(|| format!("{status:#}"))
         });
         took
