@@ -376,7 +376,7 @@ fn routes_are_followed_over_a_reset() {
             drop(sender.send(line));
         }
     });
-    let next = || lines.recv_timeout(Duration::from_secs(10)).ok();
+    let next = || lines.recv_timeout(Duration::from_mins(1)).ok();
     let target = "in-pool cali1#7";
     for line in [
         format!("  10.1.0.0/24 {target}"),

@@ -23,7 +23,8 @@ use futures_util::{
     future::{Fuse, FusedFuture},
 };
 use ipc_proto::{
-    Ack, Batch, Feed, FlowsDone, Hello, Known, Observed, Page, PageRequest, VERSION, Welcome,
+    Ack, Batch, BatchId, Feed, FlowsDone, Hello, Known, Observed, Page, PageRequest, VERSION,
+    Welcome,
     bus::{self, DataplaneProxy},
     codec,
 };
@@ -55,6 +56,8 @@ const FEED_QUEUE: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 pub(crate) enum Request {
     /// Start a lease and read back what is not known.
     Hello(Known),
+    /// Take in a batch that is likely to be next.
+    Prepare(Batch),
     /// Carry out a batch.
     Apply(Batch),
 }
@@ -66,8 +69,8 @@ pub(crate) enum Request {
     reason = "a reading is rare, and moved no more often than it must be"
 )]
 pub(crate) enum Event {
-    /// It can be reached: requests go this way, one at a time on each lane, until it is
-    /// disconnected.
+    /// It can be reached: requests go this way, one at a time on each lane and one to prepare the
+    /// next, until it is disconnected.
     Connected(mpsc::Sender<Request>),
     /// It cannot be reached, or no longer.
     Disconnected(Error),
@@ -168,13 +171,16 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
         .build()
         .await
         .map_err(Error::Signals)?;
-    // One for each lane.
-    let (sender, mut requests) = mpsc::channel(2);
+    // One for each lane, and one that is prepared.
+    let (sender, mut requests) = mpsc::channel(3);
     if events.send(Event::Connected(sender)).await.is_err() {
         return Ok(());
     }
     let mut order = FeedOrder::default();
     let mut call = pin!(Fuse::terminated());
+    let mut preparing = pin!(Fuse::terminated());
+    let mut prepared = None;
+    let mut next = None;
     loop {
         // The signals are read all the time: a full queue would hold up the answers as well.
         let event = tokio::select! {
@@ -188,16 +194,27 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
                     order.push(feed)?.map(Event::Feed)
                 }
             }
-            request = requests.recv(), if call.is_terminated() => {
+            request = requests.recv(), if next.is_none() && preparing.is_terminated() => {
                 let Some(request) = request else { return Ok(()) };
-                if matches!(request, Request::Hello(_)) {
-                    order.hold();
+                if let Request::Prepare(batch) = &request {
+                    prepared = Some(batch.id);
+                    preparing.set(answer(&proxy, request, None).fuse());
+                } else {
+                    next = Some(request);
                 }
-                call.set(answer(&proxy, request).fuse());
                 None
             }
-            event = &mut call, if !call.is_terminated() => Some(event?),
+            sent = &mut preparing, if !preparing.is_terminated() => sent?,
+            event = &mut call, if !call.is_terminated() => event?,
         };
+        if call.is_terminated()
+            && let Some(request) = next.take()
+        {
+            if matches!(request, Request::Hello(_)) {
+                order.hold();
+            }
+            call.set(answer(&proxy, request, prepared).fuse());
+        }
         let Some(event) = event else { continue };
         let held = match &event {
             Event::Welcome(welcome, _) => order.follow(welcome.feed)?,
@@ -268,8 +285,13 @@ where
     Ok((welcome, pages))
 }
 
-/// Makes a request.
-async fn answer(proxy: &DataplaneProxy<'_>, request: Request) -> Result<Event, Error> {
+/// Makes a request, and returns what is answered; of a batch that is `prepared` only its number is
+/// sent.
+async fn answer(
+    proxy: &DataplaneProxy<'_>,
+    request: Request,
+    prepared: Option<BatchId>,
+) -> Result<Option<Event>, Error> {
     match request {
         Request::Hello(known) => {
             let (welcome, pages) = hello::<Reading>(proxy, known).await?;
@@ -277,14 +299,24 @@ async fn answer(proxy: &DataplaneProxy<'_>, request: Request) -> Result<Event, E
             for page in pages {
                 reading.append(page);
             }
-            Ok(Event::Welcome(welcome, reading))
+            Ok(Some(Event::Welcome(welcome, reading)))
+        }
+        Request::Prepare(batch) => {
+            let bytes = encode(&batch)?;
+            proxy.prepare(&bytes).await.map_err(failed("Prepare"))?;
+            Ok(None)
         }
         Request::Apply(batch) => {
-            let bytes = encode(&batch)?;
-            let bytes = proxy.apply(&bytes).await.map_err(failed("Apply"))?;
+            let bytes = if prepared == Some(batch.id) {
+                let call = proxy.apply_prepared(batch.id.0).await;
+                call.map_err(failed("ApplyPrepared"))?
+            } else {
+                let bytes = encode(&batch)?;
+                proxy.apply(&bytes).await.map_err(failed("Apply"))?
+            };
             let ack: Ack = decode("acknowledgement", &bytes)?;
             if ack.id == batch.id {
-                Ok(Event::Ack(ack))
+                Ok(Some(Event::Ack(ack)))
             } else {
                 Err(Error::OtherBatch)
             }

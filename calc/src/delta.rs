@@ -18,6 +18,9 @@ use std::{
 pub(crate) use self::sides::{Actual, Change, Turn};
 use self::sides::{Place, Sides, Unsettled};
 
+/// How many keys are passed by one by one before one is searched for.
+const NEAR: usize = 4;
+
 /// Tracks where a desired map and an actual map disagree. See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct DeltaTracker<K, V> {
@@ -145,6 +148,30 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
             Some(sides) => sides.desired.as_ref(),
             None => self.settled.get(key),
         }
+    }
+
+    /// Returns what each of these keys should be; they come in order.
+    pub(crate) fn desired_of<'a>(
+        &'a self,
+        keys: impl Iterator<Item = &'a K>,
+    ) -> impl Iterator<Item = (&'a K, Option<&'a V>)> {
+        // The next one is mostly near; it is searched for only where it is not.
+        let mut rest = self.differing.range::<K, _>(..).peekable();
+        keys.map(move |key| {
+            for _ in 0..NEAR {
+                if rest.next_if(|(other, _)| *other < key).is_none() {
+                    break;
+                }
+            }
+            if rest.peek().is_some_and(|(other, _)| *other < key) {
+                rest = self.differing.range(key..).peekable();
+            }
+            let desired = match rest.peek() {
+                Some((other, sides)) if *other == key => sides.desired.as_ref(),
+                Some(_) | None => self.settled.get(key),
+            };
+            (key, desired)
+        })
     }
 
     /// Returns what `key` is.

@@ -2,9 +2,7 @@
 //!
 //! Pure: time comes in with each call and requests go out as values. There is at most one request
 //! in flight, so whatever changes meanwhile is coalesced by key, and any doubt about what the
-//! kernel holds ends in a new lease. What follows a batch is planned with it, and sent before that
-//! one's answer is taken in, if all of it was made and nothing else has happened.
-//! Nothing is written before the datastore has shown all that it
+//! kernel holds ends in a new lease. Nothing is written before the datastore has shown all that it
 //! holds and the helper all that the kernel does.
 
 mod answers;
@@ -14,6 +12,7 @@ mod links;
 mod load;
 mod look;
 mod notice;
+mod plan;
 mod readings;
 mod rivals;
 mod steps;
@@ -22,13 +21,13 @@ mod tables;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     net::IpAddr,
     time::{Duration, Instant},
 };
 
 use ipc_proto::{
-    Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Known, Lane, Lease, Link, LinkEvent, Op,
+    Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Known, Lease, Link, LinkEvent, Op,
     RouteKey, Step, Welcome,
 };
 use ipnet::IpNet;
@@ -39,8 +38,8 @@ use self::{
     devices::Devices,
     grace::Grace,
     links::{Doubt, Links},
+    plan::Prepared,
     readings::Readings,
-    steps::Steps,
     tables::Tables,
 };
 pub use self::{
@@ -52,10 +51,6 @@ use crate::{
     flows::Flows,
     reading::{All, Reading},
 };
-
-/// How many batches are planned at a time: each but the first is sent if all before it was made and
-/// nothing else has happened, so that the helper waits for nothing but the wire.
-const PLANNED: usize = 8;
 
 /// How many notices an answer may cause, lest a full table of failures floods the log.
 const MAX_NOTICES: usize = 16;
@@ -103,6 +98,9 @@ pub enum Input {
 pub enum Output {
     /// Start a lease, and read back what is not known.
     Hello(Known),
+    /// What is likely to be applied next: the helper may be sent it now, as part of which the same
+    /// will follow by [`Apply`](Self::Apply), or not.
+    Prepare(Batch),
     /// Apply a batch.
     Apply(Batch),
     /// Tell the operator.
@@ -176,6 +174,8 @@ struct Flight {
     ops: Vec<Op>,
     /// What became doubtful meanwhile, be it before or after its steps were made.
     doubts: Vec<Doubt>,
+    /// Whether what follows was looked for.
+    looked_ahead: bool,
 }
 
 /// See the [module](self).
@@ -193,6 +193,8 @@ pub struct Reconciler {
     peer: Peer,
     /// The batches that follow the one in flight.
     plan: VecDeque<Vec<Step>>,
+    /// The first of them, once it was sent.
+    prepared: Option<Prepared>,
     /// What was made, and when; it is taken in once what follows is on its way.
     made: Option<(Instant, Vec<Op>)>,
     datastore: Datastore,
@@ -363,10 +365,17 @@ impl Reconciler {
         if answered && batch.is_none() && (self.reread || reading) {
             return Some(self.hello());
         }
+        if let Some(batch) = batch {
+            return Some(Output::Apply(batch));
+        }
         let id = BatchId(self.next_id);
-        let batch = batch.or_else(|| self.flows.poll(now, grant.lease, id, grant.max_steps))?;
-        self.next_id += 1;
-        Some(Output::Apply(batch))
+        let flushes = self.flows.poll(now, grant.lease, id, grant.max_steps);
+        if let Some(batch) = flushes {
+            self.next_id += 1;
+            return Some(Output::Apply(batch));
+        }
+        self.plan_ahead();
+        self.prepare().map(Output::Prepare)
     }
 
     /// Asks for a lease.
@@ -392,63 +401,6 @@ impl Reconciler {
             Peer::Idle(grant) => Some((*grant, true)),
             Peer::Busy(flight) => Some((flight.grant, false)),
             Peer::Gone | Peer::Fresh | Peer::Greeting => None,
-        }
-    }
-
-    /// Returns the first of the changes that can be made, and has them in flight.
-    fn changes(&mut self, now: Instant, grant: Grant) -> Option<Batch> {
-        self.tables.tick(now);
-        let mut steps = Steps::new(grant.max_steps, PLANNED);
-        let sweeps = self.sweeps();
-        self.tables
-            .offer(grant.bpf_max_entries, sweeps, &self.flows, &mut steps);
-        self.plan = steps.into_batches();
-        let steps = self.plan.pop_front()?;
-        let batch = self.send(grant, steps);
-        Some(batch)
-    }
-
-    /// Returns the batch that was planned for after the one that was made, and has it in flight.
-    fn follow(&mut self) -> Option<Batch> {
-        let Peer::Idle(grant) = self.peer else {
-            return None;
-        };
-        let steps = self.plan.pop_front()?;
-        let batch = self.send(grant, steps);
-        self.next_id += 1;
-        Some(batch)
-    }
-
-    /// Forgets what is planned: something else has happened.
-    fn replan(&mut self) {
-        self.plan.clear();
-        self.take_in_made();
-    }
-
-    /// Takes in what was made.
-    fn take_in_made(&mut self) {
-        if let Some((now, ops)) = self.made.take() {
-            self.settle(now, ops, BTreeMap::new());
-        }
-    }
-
-    /// Has changes in flight.
-    fn send(&mut self, grant: Grant, steps: Vec<Step>) -> Batch {
-        for step in &steps {
-            self.flows.sent(&step.op);
-        }
-        let id = BatchId(self.next_id);
-        self.peer = Peer::Busy(Flight {
-            grant,
-            id,
-            ops: steps.iter().map(|step| step.op.clone()).collect(),
-            doubts: Vec::new(),
-        });
-        Batch {
-            lease: grant.lease,
-            lane: Lane::State,
-            id,
-            steps,
         }
     }
 

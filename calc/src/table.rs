@@ -341,7 +341,9 @@ impl<K: Kind> Table<K> {
 
     /// Returns the changes of a sort that can be asked for, in the order of their keys.
     pub(crate) fn ready(&self, change: Change) -> impl Iterator<Item = Op> {
-        self.ready.of(change).iter().map(|key| self.op(key.clone()))
+        let keys = self.ready.of(change).iter();
+        let desired = self.tracker.desired_of(keys);
+        desired.map(|(key, desired)| K::op(key.clone(), desired.cloned()))
     }
 
     /// Returns the op that makes `key` as it should be.

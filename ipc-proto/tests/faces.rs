@@ -21,7 +21,8 @@ use zbus::{Connection, connection::Builder, fdo::PropertiesProxy, names::Interfa
 
 const NAME: &str = "io.cairn.Test1";
 const PATH: &str = "/io/cairn/Test1";
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Longer than anything here takes.
+const DEADLINE: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Debug)]
 struct Counter {

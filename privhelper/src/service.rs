@@ -8,7 +8,7 @@ mod journal;
 use std::{io, mem, thread, time::Instant};
 
 use ipc_proto::{
-    FlowsDone,
+    BatchId, FlowsDone,
     bus::{self, Hangup},
     codec,
 };
@@ -34,7 +34,12 @@ use crate::{
 #[derive(Debug)]
 enum Job {
     Hello(ByteBuf, oneshot::Sender<Result<(Vec<u8>, Pages), Refusal>>),
-    Apply(ByteBuf, oneshot::Sender<Result<Vec<u8>, Refusal>>),
+    /// To apply a batch; of one that was prepared, which one is meant.
+    Apply(
+        ByteBuf,
+        Option<BatchId>,
+        oneshot::Sender<Result<Vec<u8>, Refusal>>,
+    ),
     /// The client is gone.
     End(oneshot::Sender<()>),
     /// Nothing: shows that the thread is alive.
@@ -55,7 +60,9 @@ impl Job {
                 }
                 Err(refusal) => drop(answer.send(Err(refusal))),
             },
-            Self::Apply(request, answer) => drop(answer.send(session.apply(&request))),
+            Self::Apply(request, meant, answer) => {
+                drop(answer.send(session.apply(&request, meant)));
+            }
             Self::End(answer) => {
                 session.end();
                 answer.send(()).unwrap_or_default();
@@ -119,7 +126,9 @@ fn dbus_error(refusal: &Refusal) -> fdo::Error {
     match refusal {
         Refusal::Malformed(_) => fdo::Error::InvalidArgs(text),
         Refusal::Version(_) => fdo::Error::NotSupported(text),
-        Refusal::Fenced | Refusal::NoPage => fdo::Error::AccessDenied(text),
+        Refusal::Fenced | Refusal::NoPage | Refusal::NotPrepared(_) => {
+            fdo::Error::AccessDenied(text)
+        }
         Refusal::Snapshot(_) => fdo::Error::IOError(text),
         Refusal::Answer(_) => fdo::Error::Failed(text),
     }
@@ -133,6 +142,8 @@ struct DataplaneObject {
     journal: Journal,
     /// What is left of the snapshot for the last `Hello`.
     pages: Option<Pages>,
+    /// The batch that came before it was to be applied.
+    prepared: Option<ByteBuf>,
 }
 
 impl DataplaneObject {
@@ -145,6 +156,15 @@ impl DataplaneObject {
             Ok(())
         }
     }
+
+    async fn carry_out(&self, batch: ByteBuf, meant: Option<BatchId>) -> fdo::Result<ByteBuf> {
+        self.is_current()?;
+        let job = |answer| Job::Apply(batch, meant, answer);
+        let answer = self.worker.ask(job).await?;
+        answer
+            .map(ByteBuf::from)
+            .map_err(|refusal| refused(&self.journal, &refusal))
+    }
 }
 
 // Without `spawn = false` zbus may run two calls at once, or the second one first.
@@ -154,6 +174,7 @@ impl DataplaneObject {
     async fn hello(&mut self, hello: ByteBuf) -> fdo::Result<ByteBuf> {
         self.is_current()?;
         self.pages = None;
+        self.prepared = None;
         let granted = self.worker.ask(|answer| Job::Hello(hello, answer)).await?;
         let (welcome, pages) = granted.map_err(|refusal| refused(&self.journal, &refusal))?;
         self.pages = Some(pages);
@@ -172,11 +193,20 @@ impl DataplaneObject {
 
     /// Applies a batch.
     async fn apply(&self, batch: ByteBuf) -> fdo::Result<ByteBuf> {
-        self.is_current()?;
-        let answer = self.worker.ask(|answer| Job::Apply(batch, answer)).await?;
-        answer
-            .map(ByteBuf::from)
-            .map_err(|refusal| refused(&self.journal, &refusal))
+        self.carry_out(batch, None).await
+    }
+
+    /// Keeps a batch, in place of the one before, until it is to be applied.
+    fn prepare(&mut self, batch: ByteBuf) {
+        self.prepared = Some(batch);
+    }
+
+    /// Applies the batch that was prepared.
+    async fn apply_prepared(&mut self, id: u64) -> fdo::Result<ByteBuf> {
+        match self.prepared.take() {
+            Some(batch) => self.carry_out(batch, Some(BatchId(id))).await,
+            None => Err(refused(&self.journal, &Refusal::NotPrepared(id))),
+        }
     }
 
     /// Interfaces have changed.
@@ -244,6 +274,7 @@ async fn serve_client(
         hangup: closing.0.clone(),
         journal: journal.clone(),
         pages: None,
+        prepared: None,
     };
     let connection = bus::server_until(stream, &closing.0)
         .serve_at(bus::DATAPLANE_PATH, object)

@@ -14,9 +14,10 @@ use self::life::{Life, Record};
 
 /// How long a child may be silent (`WATCHDOG=1`) once it is ready.
 pub const WATCHDOG: Duration = Duration::from_secs(30);
-/// How long a child may take to be ready. `calc` is ready when it holds a lease, so its time runs
-/// only while the helper is up.
-pub const START_LIMIT: Duration = Duration::from_secs(10);
+/// How long a child may take to be ready, as long as systemd gives it: on a host that is busy with its own
+/// start, one that is killed too soon would never come up. `calc` is ready when it holds a lease, so its
+/// time runs only while the helper is up.
+pub const START_LIMIT: Duration = Duration::from_secs(90);
 /// How long a child may take to end when asked.
 pub const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// How long a child must be up for its next failure to count as the first.

@@ -155,9 +155,10 @@ fn what_another_process_says_on_a_childs_behalf_is_ignored() {
     eventually("the helper has said more", &stage, || {
         stage.face()["HelperStatus"] == "\"more\""
     });
+    // Not ready as it is, it may have been given up by now.
     let face = stage.face();
-    assert_eq!(face["CalcState"], "\"starting\"");
-    assert_eq!(face["CalcStatus"], "\"\"");
+    assert_ne!(face["CalcState"], "\"up\"");
+    assert!(!face["CalcStatus"].contains("forged"), "{face:?}");
 }
 
 #[test]

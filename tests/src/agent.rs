@@ -9,7 +9,8 @@
 use std::time::Instant;
 
 use calc::{Input, Output, Reading, Reconciler};
-use ipc_proto::{Ack, Known, Op, codec};
+use ipc_proto::{Ack, BatchId, Known, Op, codec};
+use tokio::task::JoinHandle;
 
 use crate::helper::{self, Calc, Helper};
 
@@ -79,6 +80,7 @@ impl Agent {
     pub async fn apply(&mut self, ops: impl IntoIterator<Item = Op>) {
         let ops = ops.into_iter().collect();
         self.reconciler.want_all(ops).unwrap();
+        let mut prepared: Option<(BatchId, JoinHandle<zbus::Result<()>>)> = None;
         while let Some(output) = self.reconciler.poll(Instant::now()) {
             let batch = match output {
                 Output::Apply(batch) => batch,
@@ -87,12 +89,37 @@ impl Agent {
                     self.read_but(known).await;
                     continue;
                 }
-                Output::Notice(_) | Output::AddressClean(_) => panic!("{output:?}"),
+                Output::Prepare(_) | Output::Notice(_) | Output::AddressClean(_) => {
+                    panic!("{output:?}")
+                }
             };
             let proxy = self.helper.proxy.clone();
-            // On its way while the answer before it is taken in.
-            let call = tokio::spawn(async move { proxy.apply(&helper::bytes(&batch)).await });
-            assert_eq!(self.reconciler.poll(Instant::now()), None);
+            let by_number = match prepared.take() {
+                Some((id, preparing)) => {
+                    preparing.await.unwrap().unwrap();
+                    id == batch.id
+                }
+                None => false,
+            };
+            // On its way while the answer before it is taken in, as all that follows.
+            let call = tokio::spawn(async move {
+                if by_number {
+                    proxy.apply_prepared(batch.id.0).await
+                } else {
+                    proxy.apply(&helper::bytes(&batch)).await
+                }
+            });
+            match self.reconciler.poll(Instant::now()) {
+                None => {}
+                Some(Output::Prepare(batch)) => {
+                    let proxy = self.helper.proxy.clone();
+                    let id = batch.id;
+                    let call = async move { proxy.prepare(&helper::bytes(&batch)).await };
+                    prepared = Some((id, tokio::spawn(call)));
+                    assert_eq!(self.reconciler.poll(Instant::now()), None);
+                }
+                other => panic!("{other:?}"),
+            }
             let answer = call.await.unwrap().unwrap();
             let ack: Ack = codec::decode(&answer).unwrap();
             assert!(ack.failed.is_empty(), "{:?}", ack.failed);

@@ -22,8 +22,8 @@ pub use self::{
 };
 use crate::{
     ping::{self, Ping},
-    talk::Talk,
-    wait::eventually,
+    talk::{self, Talk},
+    wait::{PATIENCE, eventually},
     world::{Node, Pod, Process, World},
 };
 
@@ -37,7 +37,7 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String>
 /// `from` reaches the pod `to` at both its addresses, and it is really that pod that answers.
 fn reaches(from: &Pod, to: &Pod) -> Result<(), String> {
     for address in to.addresses {
-        let answer = from.ask(address);
+        let answer = from.ask(address, PATIENCE);
         ensure(answer.as_deref() == Some(&to.name), || {
             format!(
                 "{} asked {address} and heard {answer:?}, not {:?}",
@@ -128,7 +128,7 @@ fn tunnelled(node: &Node) -> u64 {
 /// A pod reaches a host outside, which knows the way back.
 pub fn pods_reach_a_host_outside(world: &mut World) -> Seen {
     for address in World::OUTSIDE {
-        let answered = ping::once(&world.frontend.netns, address);
+        let answered = ping::once(&world.frontend.netns, address, PATIENCE);
         ensure(answered, || {
             format!("frontend pinged {address} and got no answer")
         })?;
@@ -217,7 +217,7 @@ pub fn an_address_moves_between_pods(world: &mut World) -> Seen {
     let [address, _] = world.frontend.addresses;
     let bystander = Ping::start(&world.orders.netns, world.cart.addresses[0]);
     ensure(
-        world.orders.ask(address).as_deref() == Some("frontend"),
+        world.orders.ask(address, PATIENCE).as_deref() == Some("frontend"),
         || format!("{address} is not frontend's at the start"),
     )?;
     world.frontend.give_up(address);
@@ -235,7 +235,7 @@ pub fn an_address_moves_between_pods(world: &mut World) -> Seen {
         );
     }
     let ((), took) = eventually("the address at its new place", || {
-        let answer = world.orders.ask(address);
+        let answer = world.orders.ask(address, talk::SOON);
         ensure(answer.as_deref() == Some("cart"), || {
             format!("{address} is {answer:?}")
         })

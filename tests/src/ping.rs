@@ -10,6 +10,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use nix::{sys::signal, unistd::Pid};
@@ -112,14 +113,15 @@ fn reply(line: &str) -> Option<u32> {
     rest.contains("time=").then(|| number.parse().ok())?
 }
 
-/// Returns whether one ping is answered within a second.
+/// Returns whether one ping is answered within `patience`, in whole seconds.
 ///
 /// # Panics
 ///
 /// If ping cannot be started.
 #[must_use]
-pub fn once(from: &Netns, to: IpAddr) -> bool {
+pub fn once(from: &Netns, to: IpAddr, patience: Duration) -> bool {
     let mut ping: Command = from.command("ping");
-    ping.args(["-n", "-c", "1", "-W", "1", &to.to_string()]);
+    ping.args(["-n", "-c", "1", "-W", &patience.as_secs().to_string()]);
+    ping.arg(to.to_string());
     ping.output().unwrap().status.success()
 }

@@ -1,6 +1,7 @@
 //! A client that says what it likes: raw bytes on a D-Bus socket, and none of zbus's manners.
 //!
-//! It never waits for long, so that a test of what the other end does not answer ends by itself.
+//! It waits for an answer or an end that must come, and not for long for one that may not, so that a
+//! test of what the other end does not answer ends by itself.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,6 +14,8 @@ use std::{
     path::Path,
     time::Duration,
 };
+
+use crate::wait::PATIENCE;
 
 /// How long a read or a write may stand still before it counts as one that never ends.
 const STUCK: Duration = Duration::from_millis(300);
@@ -190,7 +193,9 @@ impl Raw {
         let auth = format!("\0AUTH EXTERNAL {hex}\r\n");
         raw.stream.write_all(auth.as_bytes()).unwrap();
         let mut answer = [0; 256];
+        raw.stream.set_read_timeout(Some(PATIENCE)).unwrap();
         assert!(raw.stream.read(&mut answer).unwrap() > 3);
+        raw.stream.set_read_timeout(Some(STUCK)).unwrap();
         assert!(answer.starts_with(b"OK "), "{answer:?}");
         raw.stream.write_all(begin.as_bytes()).unwrap();
         raw
@@ -212,6 +217,18 @@ impl Raw {
     /// Sends messages until the other end takes no more or ends the connection; at most `most`.
     pub fn flood(&mut self, call: &Call<'_>, most: u32) -> u32 {
         (0..most).find(|_| !self.send(call)).unwrap_or(most)
+    }
+
+    /// Returns whether the other end ends the connection, for which it may take its time.
+    ///
+    /// # Panics
+    ///
+    /// If the socket fails otherwise.
+    pub fn ends(&mut self) -> bool {
+        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let ends = self.is_ended();
+        self.stream.set_read_timeout(Some(STUCK)).unwrap();
+        ends
     }
 
     /// Returns whether the other end has ended the connection; what it says before is read away.

@@ -16,6 +16,13 @@ use crate::{netns::run, wait::eventually, world::built};
 /// What the units keep, in the order in which they are killed.
 pub const PROCESSES: [&str; 3] = ["privhelper", "calc", "supervisor"];
 
+/// Their names on the bus.
+const FACES: [&str; 3] = [
+    "io.cairn.PrivHelper1",
+    "io.cairn.Calc1",
+    "io.cairn.Supervisor1",
+];
+
 /// The one box of all tests of a process, for one test at a time.
 static BOX: LazyLock<Mutex<Host>> = LazyLock::new(|| Mutex::new(Host::boot()));
 
@@ -161,7 +168,7 @@ impl Host {
         }
     }
 
-    /// Waits until the kernel holds all that the datastore asks for.
+    /// Waits until the kernel holds all that the datastore asks for, and all processes are on the bus.
     ///
     /// # Panics
     ///
@@ -174,6 +181,11 @@ impl Host {
             } else {
                 Err(String::from_utf8_lossy(&output.stdout).into_owned())
             }
+        });
+        eventually("all are on the bus", || {
+            let names = self.run("busctl list --acquired");
+            let all = FACES.iter().all(|face| names.contains(face));
+            all.then_some(()).ok_or(names)
         });
     }
 

@@ -14,8 +14,10 @@ use std::{
 
 use crate::{netns::Netns, wait::eventually};
 
-/// How long an answer may take. Below the second after which TCP tries again: the caller does that.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long to wait for an answer that need not come; who waits for one that must has
+/// [`wait::PATIENCE`](crate::wait::PATIENCE). Below the second after which TCP tries again: the caller
+/// does that.
+pub const SOON: Duration = Duration::from_millis(500);
 
 /// Has `netns` tell `name` to each who asks at `port`, over TCP and UDP.
 ///
@@ -51,17 +53,17 @@ pub fn serve(netns: &Netns, port: u16, name: &str) {
     }
 }
 
-/// Asks over TCP; `None` if nobody answers soon.
+/// Asks over TCP; `None` if nobody answers within `patience`.
 ///
 /// # Panics
 ///
 /// If the namespace cannot be entered.
 #[must_use]
-pub fn ask(from: &Netns, address: IpAddr, port: u16) -> Option<String> {
+pub fn ask(from: &Netns, address: IpAddr, port: u16, patience: Duration) -> Option<String> {
     let ask = move || {
         let to = SocketAddr::new(address, port);
-        let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut stream = TcpStream::connect_timeout(&to, patience)?;
+        stream.set_read_timeout(Some(patience))?;
         let mut name = String::new();
         stream.read_to_string(&mut name)?;
         Ok::<_, io::Error>(name)
@@ -73,12 +75,12 @@ pub fn ask(from: &Netns, address: IpAddr, port: u16) -> Option<String> {
 ///
 /// # Errors
 ///
-/// If nobody answers soon, or the port is not open.
+/// If nobody answers within `patience`, or the port is not open.
 ///
 /// # Panics
 ///
 /// If the namespace cannot be entered.
-pub fn ask_udp(from: &Netns, address: IpAddr, port: u16) -> io::Result<String> {
+pub fn ask_udp(from: &Netns, address: IpAddr, port: u16, patience: Duration) -> io::Result<String> {
     let any: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -86,7 +88,7 @@ pub fn ask_udp(from: &Netns, address: IpAddr, port: u16) -> io::Result<String> {
     let ask = move || {
         let socket = UdpSocket::bind((any, 0))?;
         socket.connect((address, port))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(patience))?;
         socket.send(b"?")?;
         let mut answer = [0; 64];
         let len = socket.recv(&mut answer)?;
@@ -110,7 +112,8 @@ pub struct Talk {
 pub struct Heard {
     /// How many numbers came back, in order.
     pub rounds: usize,
-    /// How many segments the client's side sent more than once.
+    /// How many segments the client's side sent more than once, less those of which it was told that
+    /// both came: a slow machine makes it impatient.
     pub resent: usize,
 }
 
@@ -195,10 +198,13 @@ impl Talk {
             .map_err(|error| error.to_string())?;
         let port = stream.local_addr().unwrap().port();
         let told = self.netns.run(&format!("ss -tinH sport = :{port}"));
-        let again = told
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix("retrans:"));
-        let resent = again.and_then(|counts| counts.split_once('/')?.1.parse().ok());
+        let word = |name: &str| {
+            let mut words = told.split_whitespace();
+            words.find_map(|word| word.strip_prefix(name))
+        };
+        let again = word("retrans:").and_then(|counts| counts.split_once('/')?.1.parse().ok());
+        let twice = word("dsack_dups:").and_then(|count| count.parse().ok());
+        let resent = again.unwrap_or(0_usize).checked_sub(twice.unwrap_or(0));
         Ok(Heard {
             rounds: self.rounds.load(Ordering::Relaxed),
             resent: resent.unwrap_or(0),

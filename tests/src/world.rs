@@ -20,7 +20,7 @@ use std::{fs, net::IpAddr, path::Path};
 use ipnet::Ipv4Net;
 
 pub use self::{
-    node::{Node, Process},
+    node::{Node, Process, signal},
     pod::Pod,
 };
 use crate::{

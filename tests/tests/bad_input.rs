@@ -23,15 +23,6 @@ fn started(name: &str, body: impl FnOnce(&mut World, &str)) {
     });
 }
 
-/// Waits until there is no problem left.
-#[track_caller]
-fn no_problem(node: &Node) {
-    eventually("no problem", || match node.problems() {
-        Some(problems) if problems.is_empty() => Ok(()),
-        other => Err(format!("{other:?}")),
-    });
-}
-
 /// Waits until what the node logged has all of `words` in one line.
 #[track_caller]
 fn logged(node: &Node, words: &[&str]) {
@@ -59,7 +50,7 @@ fn a_broken_document_keeps_its_former_value() {
             node.reports(&["blocks.yaml"]);
             assert_eq!(node.kernel_state(), state, "live routes stay");
             fs::write(node.document("blocks.yaml"), good).unwrap();
-            no_problem(node);
+            node.reports_nothing();
             node.converged();
             assert_eq!(node.kernel_state(), state);
         },
@@ -121,7 +112,7 @@ fn a_document_that_cannot_be_read_at_the_start_sweeps_nothing() {
                 "the route to the other node stays: {remote:?}"
             );
             fs::write(node.document("blocks.yaml"), good).unwrap();
-            no_problem(node);
+            node.reports_nothing();
             node.converged();
             assert_eq!(node.kernel_state(), state);
         },
@@ -311,7 +302,7 @@ fn a_lost_node_address_keeps_the_tunnel() {
         let after = node.netns.run("ip -o link show vxlan.calico");
         assert_eq!(index, after, "neither at run time nor at a start");
         node.netns.run("ip address add 172.30.0.11/24 dev eth0");
-        no_problem(node);
+        node.reports_nothing();
         node.converged();
     });
 }

@@ -39,6 +39,9 @@ pub(crate) struct State {
     /// Told when that is asked for.
     pub(crate) asked: Arc<Notify>,
     lease: u64,
+    prepared: Option<ByteBuf>,
+    /// How many batches were applied by their number alone.
+    pub(crate) by_number: usize,
 }
 
 /// See the [module](self).
@@ -56,6 +59,8 @@ impl Default for Helper {
             stuck: false,
             asked: Arc::default(),
             lease: 0,
+            prepared: None,
+            by_number: 0,
         })))
     }
 }
@@ -146,6 +151,21 @@ impl Helper {
             _ => return Err(fdo::Error::InvalidArgs("no such page".to_owned())),
         };
         Ok((request.page == 1, encode(&Page { items })))
+    }
+
+    fn prepare(&self, batch: ByteBuf) {
+        self.0.lock().unwrap().prepared = Some(batch);
+    }
+
+    fn apply_prepared(&self, id: u64) -> fdo::Result<ByteBuf> {
+        let prepared = {
+            let mut state = self.0.lock().unwrap();
+            state.by_number += 1;
+            state.prepared.take().unwrap()
+        };
+        let batch: Batch = codec::decode(&prepared).unwrap();
+        assert_eq!(batch.id.0, id);
+        self.apply(prepared)
     }
 
     fn apply(&self, batch: ByteBuf) -> fdo::Result<ByteBuf> {

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Longer than anything here takes.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// The client, and the socket of the other side.
 struct Bench {
@@ -141,6 +141,46 @@ async fn all_pages_are_read_and_a_batch_is_carried_out() {
         other => panic!("{other:?}"),
     }
     assert_eq!(bench.helper.0.lock().unwrap().bpf.len(), 2);
+}
+
+#[tokio::test]
+async fn a_prepared_batch_is_applied_by_its_number_and_another_in_full() {
+    let mut bench = Bench::new();
+    let (_connection, requests) = bench.connect().await;
+    let (welcome, _) = bench.welcome(&requests).await;
+    let numbered = |id| Batch {
+        id: BatchId(id),
+        ..set(welcome.lease)
+    };
+    for (requested, by_number) in [
+        (
+            vec![Request::Prepare(numbered(1)), Request::Apply(numbered(1))],
+            1,
+        ),
+        (
+            vec![Request::Prepare(numbered(2)), Request::Apply(numbered(3))],
+            0,
+        ),
+        (vec![Request::Apply(numbered(4))], 0),
+        (
+            vec![
+                Request::Prepare(numbered(5)),
+                Request::Prepare(numbered(6)),
+                Request::Apply(numbered(6)),
+            ],
+            1,
+        ),
+    ] {
+        bench.helper.0.lock().unwrap().by_number = 0;
+        for request in requested {
+            requests.send(request).await.unwrap();
+        }
+        match bench.event().await {
+            Event::Ack(ack) => assert_eq!(ack.failed, []),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(bench.helper.0.lock().unwrap().by_number, by_number);
+    }
 }
 
 #[tokio::test]

@@ -180,6 +180,7 @@ impl Bench {
                     self.notices.push(notice);
                     continue;
                 }
+                Output::Prepare(_) => continue,
                 Output::Hello(_) => panic!("a doubt"),
             };
             let lane = match batch.lane {

@@ -237,7 +237,76 @@ mod tests {
         prop_oneof![v4, v6]
     }
 
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(IpNet, usize),
+        Remove(IpNet),
+        Absorb(BTreeMap<IpNet, usize>),
+        Pack,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let many = proptest::collection::btree_map(net(), any::<usize>(), 0..10);
+        prop_oneof![
+            4 => (net(), any::<usize>()).prop_map(|(net, value)| Step::Insert(net, value)),
+            3 => net().prop_map(Step::Remove),
+            1 => many.prop_map(Step::Absorb),
+            2 => Just(Step::Pack),
+        ]
+    }
+
+    /// All that can be seen of a map that has to do with `net`.
+    fn seen(map: &mut PrefixMap<usize>, net: IpNet) -> impl PartialEq + std::fmt::Debug + use<> {
+        let all: Vec<_> = map.iter().map(|(net, value)| (net, *value)).collect();
+        let inside: Vec<_> = map.subtree(net).map(|(net, value)| (net, *value)).collect();
+        let mutable: Vec<_> = map
+            .subtree_mut(net)
+            .map(|(net, value)| (net, *value))
+            .collect();
+        let around: Vec<_> = map
+            .covering(net)
+            .map(|(net, value)| (net, *value))
+            .collect();
+        let near = map.covering_from(net, 26).count();
+        let (one, same) = (map.get(&net).copied(), map.get_mut(&net).copied());
+        (map.len(), all, inside, mutable, around, near, one, same)
+    }
+
     proptest! {
+        #[test]
+        fn to_pack_at_any_point_changes_nothing_that_can_be_seen(
+            steps in proptest::collection::vec(step(), 0..30),
+            asked in proptest::collection::vec(net(), 2),
+        ) {
+            let (mut map, mut never) = (PrefixMap::default(), PrefixMap::default());
+            let mut model = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Insert(net, value) => {
+                        let former = model.insert(net, value);
+                        prop_assert_eq!(map.insert(net, value), former);
+                        prop_assert_eq!(never.insert(net, value), former);
+                    }
+                    Step::Remove(net) => {
+                        let former = model.remove(&net);
+                        prop_assert_eq!(map.remove(&net), former);
+                        prop_assert_eq!(never.remove(&net), former);
+                    }
+                    Step::Absorb(many) => {
+                        map.absorb(many.clone().into_iter().collect());
+                        never.absorb(many.clone().into_iter().collect());
+                        model.extend(many);
+                    }
+                    Step::Pack => map.pack(),
+                }
+                prop_assert!(map.iter().eq(model.iter().map(|(net, value)| (*net, value))));
+                for net in &asked {
+                    prop_assert_eq!(map.get(net), model.get(net));
+                    prop_assert_eq!(seen(&mut map, *net), seen(&mut never, *net));
+                }
+            }
+        }
+
         #[test]
         fn what_contains_a_prefix_and_what_lies_in_it_are_as_a_scan_finds_them(
             present in proptest::collection::vec(net(), 0..40),

@@ -115,7 +115,7 @@ impl Reconciler {
         if ack.failed.is_empty() && doubts.is_empty() && !self.plan.is_empty() {
             self.made = Some((now, flight.ops));
         } else {
-            self.plan.clear();
+            self.drop_plan();
             self.settle(now, flight.ops, ack.failed.into_iter().collect());
             for doubt in &doubts {
                 self.tables.doubt(doubt);

@@ -110,9 +110,12 @@ impl Bench {
                 self.batch = Some(batch.id);
                 batch.steps
             }
-            Some(other @ (Output::Hello(_) | Output::Notice(_) | Output::AddressClean(_))) => {
-                panic!("{other:?}")
-            }
+            Some(
+                other @ (Output::Hello(_)
+                | Output::Prepare(_)
+                | Output::Notice(_)
+                | Output::AddressClean(_)),
+            ) => panic!("{other:?}"),
         }
     }
 

@@ -20,7 +20,7 @@ use super::*;
 use crate::dataplane::model::Helper;
 
 /// Longer than anything here takes.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Waits until `check` is so.
 async fn eventually<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {

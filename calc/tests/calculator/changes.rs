@@ -15,7 +15,7 @@ use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use super::cluster::{Routes, data, recorded_route, recorded_routes, routes};
 
 /// How long the outside world may take.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// A change as it is recorded.
 #[derive(Deserialize)]

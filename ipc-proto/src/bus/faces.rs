@@ -21,6 +21,13 @@ pub trait Dataplane {
     fn page(&self, request: &ByteBuf) -> zbus::Result<(bool, ByteBuf)>;
     /// Applies a batch: [`Batch`](crate::Batch) to [`Ack`](crate::Ack).
     fn apply(&self, batch: &ByteBuf) -> zbus::Result<ByteBuf>;
+
+    /// Leaves a [`Batch`] with the helper, in place of the one before, for
+    /// [`apply_prepared`](Self::apply_prepared). It is answered after what was asked before.
+    fn prepare(&self, batch: &ByteBuf) -> zbus::Result<()>;
+
+    /// Applies the [`Batch`] that was prepared, by its number, and returns an [`Ack`].
+    fn apply_prepared(&self, id: u64) -> zbus::Result<ByteBuf>;
     /// Links have changed: a [`Feed`](crate::Feed).
     #[zbus(signal)]
     fn links_changed(&self, feed: ByteBuf) -> zbus::Result<()>;

@@ -31,6 +31,14 @@ pub(super) fn push(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
     bytes.resize(bytes.len().next_multiple_of(4), 0);
 }
 
+/// Appends an attribute that is an address.
+pub(super) fn push_ip(bytes: &mut Vec<u8>, kind: u16, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => push(bytes, kind, &address.octets()),
+        IpAddr::V6(address) => push(bytes, kind, &address.octets()),
+    }
+}
+
 /// Reads an address of either family.
 pub(super) fn ip(bytes: &[u8]) -> Option<IpAddr> {
     if let Ok(bytes) = <[u8; 4]>::try_from(bytes) {

@@ -454,8 +454,7 @@ impl Existing {
 /// Lays out the request for a route.
 fn body((key, route): &Change<'_>, policy: &Policy) -> Result<Vec<u8>, OpError> {
     route
-        .and_then(|route| route::message(key, route, policy))
-        .map(|message| socket::body(&RouteNetlinkMessage::NewRoute(message)))
+        .and_then(|route| route::body(key, route, policy))
         .ok_or_else(|| OpError::Denied(format!("{}: no second_table is configured", key.prefix)))
 }
 

@@ -105,6 +105,10 @@ impl Record {
 
     /// Returns whether it has crashed since it was last seen, without its exit having been seen.
     pub(super) fn seen(&mut self, incarnation: u64) -> bool {
+        if let Life::Down { .. } = self.life {
+            // Heard late, of the life that is over; its end has been seen.
+            return false;
+        }
         let lost = std::mem::take(&mut self.lost);
         let before = self.incarnation.replace(incarnation);
         if let Life::Foreign { seen } = &mut self.life {

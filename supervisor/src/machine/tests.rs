@@ -106,6 +106,17 @@ fn after_a_crash_of_the_helper_calc_resyncs_once_the_next_is_ready() {
 }
 
 #[test]
+fn what_the_face_of_a_dead_child_showed_is_no_second_crash() {
+    let mut world = World::up();
+    assert_eq!(world.on(I::Exited(Helper)), []);
+    assert_eq!(world.on(I::Seen(Helper, 1)), []);
+    assert_eq!(world.on(I::Lost(Helper)), []);
+    assert_eq!(world.after(FIRST_DELAY), [A::Spawn(Helper)]);
+    assert_eq!(world.on(I::Ready(Helper)), [A::Resync]);
+    assert_eq!(world.on(I::Seen(Helper, 2)), []);
+}
+
+#[test]
 fn a_crash_that_only_the_face_shows_is_a_crash() {
     for child in Child::ALL {
         let mut world = World::up();
@@ -187,7 +198,8 @@ fn a_child_that_is_not_ready_in_time_is_killed_once_and_restarted() {
     world.on(I::Exited(Helper));
     assert_eq!(world.after(FIRST_DELAY), [A::Spawn(Helper)]);
     assert_eq!(world.on(I::Ready(Helper)), []);
-    assert_eq!(world.at(START_LIMIT), [A::Kill(Calc, NotReady)]);
+    world.keep_alive(START_LIMIT - SECOND);
+    assert_eq!(world.at(SECOND), [A::Kill(Calc, NotReady)]);
 }
 
 #[test]

@@ -47,11 +47,13 @@ pub enum Bug {
     FullForEver,
     /// The helper says of what it knows a sum of that it is so, and has not read it.
     SumUnread,
+    /// What was prepared last is applied, whatever was meant.
+    AnyPrepared,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::AckOfOlder,
         Self::FeedLost,
         Self::OldLease,
@@ -74,5 +76,6 @@ impl Bug {
         Self::ThrottledForgotten,
         Self::FullForEver,
         Self::SumUnread,
+        Self::AnyPrepared,
     ];
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use calc::{Calculator, FeedOrder, Input, Page, Reconciler, Throttle};
-use ipc_proto::{BatchId, Lane, LinkEvent, Op, view};
+use ipc_proto::{Batch, BatchId, Lane, LinkEvent, Op, view};
 use ipnet::IpNet;
 
 use super::{
@@ -63,6 +63,8 @@ pub(super) struct Node {
     /// The requests that have no answer yet.
     asked: VecDeque<Asked>,
     batch: Option<BatchId>,
+    /// What the helper was sent before it is to be applied.
+    prepared: Option<Batch>,
     /// The documents as this process knows them.
     known: BTreeMap<Doc, u16>,
     read: bool,
@@ -99,6 +101,7 @@ impl Node {
             connected: false,
             asked: VecDeque::new(),
             batch: None,
+            prepared: None,
             known: BTreeMap::new(),
             read: false,
             complete: false,

@@ -4,16 +4,26 @@
     reason = "a claim's error is the part of it that does not hold; it panics where the world breaks"
 )]
 
+use nix::sys::signal::Signal;
+
 use super::{Drift, Seen, ensure, ms};
-use crate::{wait::eventually, world::World};
+use crate::{
+    wait::eventually,
+    world::{Process, World, signal},
+};
 
 /// What is changed behind Cairn's back is put right.
 pub fn drift_is_repaired(world: &mut World, drift: Drift) -> Seen {
     let [node, _] = &world.nodes;
     let look = || (node.kernel_state(), node.netns.run(PROXY_ARP));
     let before = look();
+    // It would be put right before it has been looked at.
+    let calc = node.pid(Process::Calc);
+    signal(calc, Signal::SIGSTOP);
     let what = drift.make(node);
-    ensure(look() != before, || format!("{what}, but nothing differs"))?;
+    let differs = look() != before;
+    signal(calc, Signal::SIGCONT);
+    ensure(differs, || format!("{what}, but nothing differs"))?;
     let ((), took) = eventually("the repair", || {
         let after = look();
         ensure(after == before, || {
@@ -108,8 +118,7 @@ pub fn differences_are_told_with_their_reason(world: &mut World) -> Seen {
     let taken = "10.244.1.2/32 dev eth0 metric 1024";
     node.netns
         .run(&format!("ip route replace {taken} proto static"));
-    let resync = || node.cairnctl("resync").output();
-    resync().map_err(|error| error.to_string())?;
+    node.resync();
     let (lines, _) = eventually("the difference", || {
         let (success, text) = diff("diff");
         let told = text.contains("another program's route") && text.lines().count() == 2;
@@ -128,7 +137,7 @@ pub fn differences_are_told_with_their_reason(world: &mut World) -> Seen {
     ensure(states == [failing], || json.clone())?;
     node.netns
         .run(&format!("ip route del {taken} proto static"));
-    resync().map_err(|error| error.to_string())?;
+    node.resync();
     eventually("no difference", || {
         ensure(diff("diff") == clean, || format!("{:?}", diff("diff")))
     });

@@ -79,9 +79,7 @@ pub fn a_change_of_metric_loses_no_packet(world: &mut World) -> Seen {
     let [own, _] = world.cart.addresses;
     node.netns
         .run(&format!("ip route add {own} dev cali-cart metric 0"));
-    node.cairnctl("resync")
-        .output()
-        .map_err(|error| error.to_string())?;
+    node.resync();
     metrics("metric 1024");
     let settings = "apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\n\
          metadata: {name: default}\n\

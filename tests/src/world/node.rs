@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{
     netns::{Netns, run},
-    wait::eventually,
+    wait::{PATIENCE, eventually},
 };
 
 /// The user of `calc`, as a number: nothing here has a name for it.
@@ -251,7 +251,7 @@ impl Node {
     /// If it does not run or ends otherwise.
     pub fn stop(&mut self) {
         let mut supervisor = self.supervisor.take().expect("Cairn runs");
-        kill(pid(supervisor.id()), Signal::SIGTERM).unwrap();
+        signal(supervisor.id(), Signal::SIGTERM);
         let status = supervisor.wait().unwrap();
         assert!(
             status.success(),
@@ -269,7 +269,7 @@ impl Node {
     pub fn kill(&mut self, processes: &[Process]) {
         let pids: Vec<u32> = processes.iter().map(|process| self.pid(*process)).collect();
         for id in pids {
-            kill(pid(id), Signal::SIGKILL).unwrap();
+            signal(id, Signal::SIGKILL);
         }
         if processes.contains(&Process::Supervisor) {
             self.supervisor.take().expect("Cairn runs").wait().unwrap();
@@ -323,6 +323,16 @@ impl Node {
         serde_json::from_slice(&stdout).unwrap_or(Value::Null)
     }
 
+    /// Has Cairn read the kernel back, and waits until it has.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
+    pub fn resync(&self) {
+        let line = format!("resync --wait {}", PATIENCE.as_secs());
+        run(&mut self.cairnctl(&line));
+    }
+
     /// Returns what `calc` says is wrong; none if it does not answer.
     #[must_use]
     pub fn problems(&self) -> Option<Vec<String>> {
@@ -343,6 +353,18 @@ impl Node {
             let has = |text: &String| words.iter().all(|word| text.contains(word));
             let found = problems.iter().flatten().any(has);
             found.then_some(()).ok_or_else(|| format!("{problems:?}"))
+        });
+    }
+
+    /// Waits until there is no problem.
+    ///
+    /// # Panics
+    ///
+    /// If there is one for good.
+    pub fn reports_nothing(&self) {
+        eventually("no problem", || match self.problems() {
+            Some(problems) if problems.is_empty() => Ok(()),
+            other => Err(format!("{other:?}")),
         });
     }
 
@@ -413,6 +435,12 @@ impl Node {
     }
 }
 
-fn pid(id: u32) -> Pid {
-    Pid::from_raw(i32::try_from(id).unwrap())
+/// Sends a process a signal.
+///
+/// # Panics
+///
+/// If there is none of that id.
+pub fn signal(process: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(process).unwrap());
+    kill(pid, signal).unwrap();
 }

@@ -1,6 +1,9 @@
 //! A pod: a namespace and a link as Calico's CNI plugin makes them.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::Duration,
+};
 
 use super::Node;
 use crate::{netns::Netns, talk};
@@ -65,14 +68,14 @@ impl Pod {
             .run(&format!("ip address del {} dev eth0", single(address)));
     }
 
-    /// Asks whoever has `address` for its name; `None` if nobody answers soon.
+    /// Asks whoever has `address` for its name; `None` if nobody answers within `patience`.
     ///
     /// # Panics
     ///
     /// If the pod's namespace cannot be entered.
     #[must_use]
-    pub fn ask(&self, address: IpAddr) -> Option<String> {
-        talk::ask(&self.netns, address, Self::PORT)
+    pub fn ask(&self, address: IpAddr, patience: Duration) -> Option<String> {
+        talk::ask(&self.netns, address, Self::PORT, patience)
     }
 }
 

@@ -35,6 +35,15 @@ fn fight(node: &Node, seen: &'static str, deed: &'static str) -> impl FnOnce() -
     }
 }
 
+/// Sees that so many deeds took the time that they must: what the first one undid is repaired at once,
+/// and then after half a second, one, two, four and so on.
+#[track_caller]
+fn is_slow(deeds: usize, lasted: Duration) {
+    let waits = u32::try_from(deeds.saturating_sub(2)).unwrap();
+    let least = Duration::from_millis(500) * (2_u32.saturating_pow(waits) - 1);
+    assert!(lasted >= least, "{deeds} in {lasted:?}");
+}
+
 #[test]
 fn a_fight_over_the_device_is_slow_and_told_and_ends() {
     test(
@@ -57,9 +66,8 @@ fn a_fight_over_the_device_is_slow_and_told_and_ends() {
                     "NetworkManager",
                 ]);
                 let (deeds, lasted) = (stop(), start.elapsed());
-                // At once, and after 0.5, 1, 2, 4 and 8 seconds.
-                assert!(lasted < Duration::from_secs(15), "{lasted:?}");
-                assert!((3..=7).contains(&deeds), "{deeds} in {lasted:?}");
+                assert!(deeds >= 3, "{deeds}");
+                is_slow(deeds, lasted);
                 is_again(node, &before);
                 let log = std::fs::read_to_string(node.log()).unwrap();
                 assert_eq!(log.matches(told).count(), 1, "{log}");
@@ -78,15 +86,15 @@ fn a_device_that_is_removed_in_the_making_is_made_in_the_end() {
         |world| {
             let [node, _] = &world.nodes;
             let before = node.kernel_state();
+            let start = Instant::now();
             let stop = fight(node, "true", "ip link del vxlan.calico");
             node.reports(&["tunnel device VxlanV4"]);
-            let start = Instant::now();
+            let told = Instant::now();
             eventually("a second of it", || {
-                let long = start.elapsed() > Duration::from_secs(1);
+                let long = told.elapsed() > Duration::from_secs(1);
                 long.then_some(()).ok_or(String::new())
             });
-            let deeds = stop();
-            assert!(deeds <= 6, "{deeds}");
+            is_slow(stop(), start.elapsed());
             is_again(node, &before);
         },
     );
@@ -230,8 +238,7 @@ fn a_device_goes_with_its_uplink_and_comes_again() {
             node.netns.run("ip route add default via 172.30.0.254");
             node.netns.run("ip route add default via fd00:30::fe");
             is_again(node, &before);
-            let told = node.problems().unwrap();
-            assert!(told.is_empty(), "{told:?}");
+            node.reports_nothing();
         },
     );
 }

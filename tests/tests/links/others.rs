@@ -83,7 +83,7 @@ fn another_programs_route_that_wins_over_ours_is_told_until_it_is_gone() {
             let [node, _] = &world.nodes;
             let before = node.kernel_state();
             let settled = || {
-                node.cairnctl("resync").output().unwrap();
+                node.resync();
                 node.converged();
                 let diff = node.cairnctl("diff").output().unwrap();
                 let diff = String::from_utf8(diff.stdout).unwrap();

@@ -38,7 +38,7 @@ fn routes_that_are_left_to_others_stay_as_they_are() {
                 let shown = cairnctl(node, "routes");
                 shown.contains("10.244.1.9/32").then_some(()).ok_or(shown)
             });
-            cairnctl(node, "resync");
+            node.resync();
             node.converged();
             assert_eq!(node.netns.run("ip route show"), left);
             let differing = cairnctl(node, "diff");
@@ -86,12 +86,7 @@ fn birds_routes_stay_on_the_link_of_a_workload_that_is_its_peer() {
             let [node, _] = &mut world.nodes;
             let before = node.kernel_state();
             make_peer(node);
-            eventually("the peer is known", || {
-                let problems = node.problems();
-                (problems == Some(Vec::new()))
-                    .then_some(())
-                    .ok_or(format!("{problems:?}"))
-            });
+            node.reports_nothing();
             node.converged();
             let add = |prefix: &str, link: &str, protocol: &str| {
                 let line = format!("ip route add {prefix} dev {link} proto {protocol}");
@@ -219,7 +214,7 @@ fn birds_peers_reach_the_host_by_an_address_on_their_own_link() {
                 .run("ip address add 169.254.8.8/32 dev cali-cart scope link");
             node.netns
                 .run("ip address add 169.254.8.9/24 dev cali-cart");
-            cairnctl(node, "resync");
+            node.resync();
             lacks(node, addresses, &["169.254.8.8"]);
             // One that a pod has is nobody else's, which takes nothing with it.
             bgp("localWorkloadPeeringIPV4: 10.244.1.2, localWorkloadPeeringIPV6: 'fd12::179'");

@@ -36,10 +36,7 @@ fn a_link_that_comes_after_its_workload_is_served_once_it_is_up() {
             node.reports(&["there is no interface cali-late"]);
             make_again(node, "cali-late", "late");
             // Down, it has no route; and that is no failure.
-            eventually("no problem", || match node.problems() {
-                Some(problems) if problems.is_empty() => Ok(()),
-                other => Err(format!("{other:?}")),
-            });
+            node.reports_nothing();
             assert_eq!(node.netns.run(ROUTE), "");
             node.netns.run("ip link set cali-late up");
             leads_to(node, "cali-late");
@@ -220,12 +217,11 @@ fn links_that_come_and_go_under_its_hands_disturb_no_other() {
             });
             churn.join().unwrap();
             // What the programs know of interfaces that are gone goes with a reading.
-            assert!(node.cairnctl("resync").status().unwrap().success());
+            node.resync();
             is_again(node, &before);
             let loss = bystander.stop();
             assert!(loss.lost.is_empty(), "{loss:?}");
-            let told = node.problems().unwrap();
-            assert!(told.is_empty(), "{told:?}");
+            node.reports_nothing();
         },
     );
 }

@@ -1,8 +1,9 @@
 //! Flow flushes against the kernel's own table: all flows of the addresses that were asked for, in
 //! any place of theirs and any zone, and no other.
 
-use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr};
 
+use futures_util::{FutureExt, StreamExt};
 use ipc_proto::{Lane, Op, OpError, Step};
 use tests::{
     flows::{self, Flow, many},
@@ -175,14 +176,10 @@ fn a_flush_holds_up_no_route() {
         let (_helper, mut calc) = world().await;
         flows::track(many(60_000));
         let asked: Vec<IpAddr> = many(2_000).map(|flow| flow.original[0]).collect();
-        let route = |number: u8| {
-            let prefix = super::prefix(&format!("10.{number}.0.0/24"));
-            Op::BpfRoute(prefix, Some(ipc_proto::BpfRoute::default()))
-        };
-        let flush = |lease| ipc_proto::Batch {
+        let flush = |lease, number| ipc_proto::Batch {
             lease,
             lane: Lane::Flows,
-            id: ipc_proto::BatchId(1 << 40),
+            id: ipc_proto::BatchId((1_u64 << 40) + number),
             steps: asked
                 .iter()
                 .map(|address| Step {
@@ -191,17 +188,27 @@ fn a_flush_holds_up_no_route() {
                 })
                 .collect(),
         };
+        let route = Op::BpfRoute(
+            super::prefix("10.1.0.0/24"),
+            Some(ipc_proto::BpfRoute::default()),
+        );
         let mut ends = calc.proxy.receive_flows_flushed().await.unwrap();
-        let bytes = tests::helper::bytes(&flush(calc.lease));
-        let start = std::time::Instant::now();
-        calc.proxy.apply(&bytes).await.unwrap();
-        for number in 1..=20 {
-            calc.must_apply([route(number)]).await;
+        // One that was held up could be answered just before the end is told, but not several. A flush
+        // that ends while this process does not run shows nothing.
+        let mut during = 0;
+        for number in 0..100 {
+            let bytes = tests::helper::bytes(&flush(calc.lease, number));
+            calc.proxy.apply(&bytes).await.unwrap();
+            let mut answered = 0;
+            while ends.next().now_or_never().is_none() {
+                calc.must_apply([route.clone()]).await;
+                answered += 1;
+            }
+            during = during.max(answered);
+            if during >= 5 {
+                return;
+            }
         }
-        let routes = start.elapsed();
-        futures_util::StreamExt::next(&mut ends).await.unwrap();
-        let all = start.elapsed();
-        assert!(routes < all, "{routes:?} of {all:?}");
-        assert!(routes < Duration::from_secs(1), "{routes:?}");
+        panic!("at most {during} routes were set while flows were flushed");
     });
 }

@@ -3,15 +3,16 @@
 use std::{os::unix::net::UnixDatagram, process::Command, time::Duration};
 
 use ipc_proto::{
-    BpfRoute, Hello, Known, Lease, Op, PageRequest, Step, VERSION,
+    Ack, Batch, BatchId, BpfRoute, Hello, Known, Lane, Lease, Op, PageRequest, Step, VERSION,
     bus::{self, PrivHelper1Proxy},
+    codec,
 };
 use nix::unistd::{Uid, seteuid};
 use serde_bytes::ByteBuf;
 use tests::{
     helper::{Calc, Helper, bytes},
     netns::shell,
-    wait::eventually,
+    wait::{PATIENCE, eventually},
     world::built,
 };
 
@@ -66,6 +67,56 @@ fn garbage_is_refused_and_changes_nothing() {
             // The lease is as good as before.
             calc.must_apply([route("10.3.0.0/24")]).await;
             assert_eq!(calc.read().await.len(), 2);
+        },
+    );
+}
+
+#[test]
+fn what_was_prepared_is_applied_once_by_its_own_number_and_under_its_lease() {
+    test(
+        "hostile::what_was_prepared_is_applied_once_by_its_own_number_and_under_its_lease",
+        || async {
+            let helper = Helper::start("");
+            let mut calc = helper.connect().await;
+            calc.hello().await;
+            let batch = |lease, id| Batch {
+                lease,
+                lane: Lane::State,
+                id: BatchId(id),
+                steps: vec![Step {
+                    op: route("10.1.0.0/24"),
+                    needs: None,
+                }],
+            };
+            let proxy = calc.proxy.clone();
+            let refused = async |id: u64, why: &str| {
+                let error = proxy.apply_prepared(id).await.unwrap_err().to_string();
+                assert!(error.contains(why), "{error}");
+            };
+            refused(5, "batch 5 was not prepared").await;
+            calc.proxy
+                .prepare(&bytes(&batch(calc.lease, 5)))
+                .await
+                .unwrap();
+            refused(6, "batch 6 was not prepared").await;
+            refused(5, "batch 5 was not prepared").await;
+            calc.proxy
+                .prepare(&bytes(&batch(Lease(99), 5)))
+                .await
+                .unwrap();
+            refused(5, "not the current lease").await;
+            let garbage = ByteBuf::from(vec![0xff; 100]);
+            calc.proxy.prepare(&garbage).await.unwrap();
+            refused(5, "").await;
+            calc.proxy
+                .prepare(&bytes(&batch(calc.lease, 7)))
+                .await
+                .unwrap();
+            let ack = calc.proxy.apply_prepared(7).await.unwrap();
+            let ack: Ack = codec::decode(&ack).unwrap();
+            assert_eq!((ack.id, ack.failed), (BatchId(7), Vec::new()));
+            refused(7, "batch 7 was not prepared").await;
+            assert_eq!(calc.read().await.len(), 1);
         },
     );
 }
@@ -215,8 +266,8 @@ async fn eventually_async(what: &str, mut poll: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let done = tokio::time::timeout(Duration::from_secs(10), tries).await;
-    assert!(done.is_ok(), "not within 10 s: {what}");
+    let done = tokio::time::timeout(PATIENCE, tries).await;
+    assert!(done.is_ok(), "not within {PATIENCE:?}: {what}");
 }
 
 #[test]
@@ -294,9 +345,7 @@ fn the_service_manager_hears_that_it_is_ready_and_alive() {
         || async {
             let path = "/run/notify";
             let socket = UnixDatagram::bind(path).unwrap();
-            socket
-                .set_read_timeout(Some(Duration::from_secs(10)))
-                .unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
             shell("chmod 0666 /run/notify");
             let mut command = Command::new(built().join("cairn-privhelper"));
             command

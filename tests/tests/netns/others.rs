@@ -1,6 +1,6 @@
 //! What the feed says of other programs' changes, and what is none of its business.
 
-use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr};
 
 use futures_util::{Stream, StreamExt};
 use ipc_proto::{
@@ -10,6 +10,7 @@ use ipc_proto::{
 use tests::{
     helper::{self, Calc, Helper, link},
     netns::shell,
+    wait::PATIENCE,
 };
 use tokio::time::timeout;
 
@@ -31,7 +32,7 @@ async fn listen(helper: DataplaneProxy<'static>) -> impl Stream<Item = BTreeSet<
 
 /// Returns the next of these.
 async fn next(told: &mut (impl Stream<Item = BTreeSet<Kind>> + Unpin)) -> BTreeSet<Kind> {
-    let next = timeout(Duration::from_secs(30), told.next()).await;
+    let next = timeout(PATIENCE, told.next()).await;
     next.unwrap().unwrap()
 }
 
@@ -77,13 +78,14 @@ fn entries() -> Vec<(Op, Op)> {
 }
 
 fn many() -> impl Iterator<Item = (RouteKey, KernelRoute)> {
-    (0..10_000_u32).map(|number| {
+    // It asks the kernel which interface that is.
+    let own = route(
+        RouteKind::Unicast(hop("cali1", None, false)),
+        Protocol::Device,
+    );
+    (0..10_000_u32).map(move |number| {
         let pod = IpAddr::from((0x0a02_0000 + number).to_be_bytes());
-        let own = route(
-            RouteKind::Unicast(hop("cali1", None, false)),
-            Protocol::Device,
-        );
-        (key(&format!("{pod}/32"), 0), own)
+        (key(&format!("{pod}/32"), 0), own.clone())
     })
 }
 

@@ -28,8 +28,9 @@ const PEER: &str = "org.freedesktop.DBus.Peer";
 /// How much more memory hostile bytes may cost than none, in KiB: a message each of three
 /// connections that end, and what the allocator keeps.
 const HOARD: u64 = 20 << 10;
-/// How long anything that must not be held up may take.
-const PROMPT: Duration = Duration::from_secs(3);
+/// How long anything that must not be held up may take: what waits for a client that says nothing waits
+/// longer.
+const PROMPT: Duration = bus::HANDSHAKE_TIMEOUT;
 
 /// What the helper has taken from the host.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +123,7 @@ fn a_claim_of_a_long_message_allocates_nothing_however_it_comes() {
                         let mut raw = Raw::begin(&path, begin);
                         // It may be refused before all is said.
                         drop(raw.stream.write_all(&claim));
-                        assert!(raw.is_ended(), "{begin:?} {claim:?}");
+                        assert!(raw.ends(), "{begin:?} {claim:?}");
                     }
                 }
             })
@@ -196,7 +197,7 @@ fn who_says_anything_but_calls_that_want_an_answer_is_cut_off() {
                         ..apply(&[0; 100])
                     };
                     raw.send(&call);
-                    assert!(raw.is_ended(), "{kind} {flags}");
+                    assert!(raw.ends(), "{kind} {flags}");
                 }
             })
             .await;
@@ -331,7 +332,7 @@ fn files_that_a_client_sends_along_are_not_taken() {
                         break;
                     }
                 }
-                assert!(raw.is_ended(), "what claims to have files has none");
+                assert!(raw.ends(), "what claims to have files has none");
                 assert!(taken(helper).files <= before.files + 1);
             })
             .await;
@@ -468,8 +469,9 @@ fn a_batch_of_slow_changes_does_not_keep_the_watchdog_waiting() {
                 let start = std::time::Instant::now();
                 let failed = calc.try_apply(steps.collect()).await;
                 let took = start.elapsed();
-                assert!(took < Duration::from_secs(8), "{took:?}");
                 let failed = failed.unwrap();
+                // Either there was time for all of them, or the rest failed for want of it.
+                assert!(took < PROMPT || !failed.is_empty(), "{took:?}");
                 assert!(failed.len() < 2048, "{failed:?}");
             })
             .await;

@@ -6,7 +6,8 @@ use tests::{
     helper::{Helper, link},
     netns::shell,
     packets::{Node, WORKLOAD},
-    ping::Ping,
+    ping::{self, Ping},
+    wait::PATIENCE,
 };
 
 use super::test;
@@ -187,7 +188,7 @@ fn a_map_of_ours_that_has_changed_its_shape_is_made_anew() {
             // Until calc has told it again, the stack serves.
             let serve = |node: &Node| {
                 let to = node.pods[1].addresses[0];
-                assert!(tests::ping::once(&node.pods[0].netns, to));
+                assert!(ping::once(&node.pods[0].netns, to, PATIENCE));
             };
             serve(&node);
             assert_eq!(node.helper.verdicts().await["redirected"], 0);

@@ -1,23 +1,28 @@
 //! What goes straight from pod to pod, how it arrives, and what is left to the stack.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use ipc_proto::Op;
 use tests::{
     netns::{Netns, shell},
     packets::{PORT, Pod, WORKLOAD},
     ping, talk,
+    wait::PATIENCE,
 };
 
 use super::test;
 
+/// How long to wait for an answer that is not to come.
+const A_SECOND: Duration = Duration::from_secs(1);
+
 const FORWARD: &str = "sysctl -qw net.ipv4.ip_forward";
 const FORWARD_V6: &str = "sysctl -qw net.ipv6.conf.all.forwarding";
 
-/// Returns what `ping` prints, with these options.
+/// Returns what `ping` prints, with these options, of an answer or the lack of one.
 fn ping_with(from: &Netns, to: IpAddr, options: &str) -> String {
+    let patience = PATIENCE.as_secs().to_string();
     let mut ping = from.command("ping");
-    ping.args(["-n", "-c", "1", "-W", "1"])
+    ping.args(["-n", "-c", "1", "-W", &patience])
         .args(options.split_whitespace());
     String::from_utf8(ping.arg(to.to_string()).output().unwrap().stdout).unwrap()
 }
@@ -34,7 +39,7 @@ fn packets_between_pods_of_the_node_do_not_need_the_stack() {
             shell(&format!("{FORWARD}=0 && {FORWARD_V6}=0"));
             for address in node.pods[1].addresses {
                 assert!(
-                    !ping::once(&node.pods[0].netns, address),
+                    !ping::once(&node.pods[0].netns, address, A_SECOND),
                     "the stack forwards"
                 );
             }
@@ -42,10 +47,10 @@ fn packets_between_pods_of_the_node_do_not_need_the_stack() {
             let counts = node
                 .counts(|[one, two]| {
                     for address in two.addresses {
-                        assert!(ping::once(&one.netns, address), "{address}");
-                        let answer = talk::ask(&one.netns, address, PORT);
+                        assert!(ping::once(&one.netns, address, PATIENCE), "{address}");
+                        let answer = talk::ask(&one.netns, address, PORT, PATIENCE);
                         assert_eq!(answer.as_deref(), Some("two"), "TCP {address}");
-                        let answer = talk::ask_udp(&one.netns, address, PORT);
+                        let answer = talk::ask_udp(&one.netns, address, PORT, PATIENCE);
                         assert_eq!(answer.unwrap(), "two", "UDP {address}");
                     }
                 })
@@ -164,20 +169,20 @@ const CASES: [Case; 13] = [
     ),
     case(
         "",
-        |[one, _]| ping_with(&one.netns, [192, 0, 2, 99].into(), ""),
+        |[one, _]| ping_with(&one.netns, [192, 0, 2, 99].into(), "-W 1"),
         "0 received",
         "elsewhere",
     ),
     // A way out of the pod's own that the node does not know to be the pod's.
     case(
         "ip -n one address add 10.9.9.9/32 dev lo",
-        |pods| to_two(pods, 0, "-I 10.9.9.9"),
+        |pods| to_two(pods, 0, "-W 1 -I 10.9.9.9"),
         "0 received",
         "foreign-source",
     ),
     case(
         "ip -n one address add fd00:9::9/128 dev lo",
-        |pods| to_two(pods, 1, "-I fd00:9::9"),
+        |pods| to_two(pods, 1, "-W 1 -I fd00:9::9"),
         "0 received",
         "foreign-source",
     ),
@@ -199,7 +204,7 @@ const CASES: [Case; 13] = [
         |[one, two]| {
             format!(
                 "{:?}",
-                talk::ask_udp(&one.netns, two.addresses[0], 9)
+                talk::ask_udp(&one.netns, two.addresses[0], 9, PATIENCE)
                     .unwrap_err()
                     .kind()
             )
@@ -209,7 +214,7 @@ const CASES: [Case; 13] = [
     ),
     case(
         "ip -n one neigh flush dev eth0 nud permanent && ip -n one neigh add 169.254.1.1 lladdr 02:00:00:00:00:99 nud permanent dev eth0",
-        |pods| to_two(pods, 0, ""),
+        |pods| to_two(pods, 0, "-W 1"),
         "0 received",
         "frame",
     ),
@@ -270,7 +275,7 @@ fn a_pod_of_unknown_hardware_address_is_served_by_the_stack() {
 fn both_ways([one, two]: &[Pod; 2]) {
     for (from, to) in [(one, two), (two, one)] {
         for address in to.addresses {
-            assert!(ping::once(&from.netns, address), "{address}");
+            assert!(ping::once(&from.netns, address, PATIENCE), "{address}");
         }
     }
 }

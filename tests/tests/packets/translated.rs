@@ -3,14 +3,14 @@
 use std::{
     io::{Read, Write},
     net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket},
-    time::Duration,
 };
 
 use ipc_proto::Hook;
 use tests::{
     netns::shell,
     packets::{PORT, Pod, WORKLOAD},
-    talk,
+    ping, talk,
+    wait::PATIENCE,
 };
 
 use super::test;
@@ -42,15 +42,15 @@ fn a_service_leads_to_a_pod_of_the_same_node_and_back() {
             let counts = node
                 .counts(|[one, two]| {
                     for address in service() {
-                        let answer = talk::ask(&one.netns, address, PORT);
+                        let answer = talk::ask(&one.netns, address, PORT, PATIENCE);
                         assert_eq!(answer.as_deref(), Some("two"), "TCP {address}");
-                        let answer = talk::ask_udp(&one.netns, address, PORT);
+                        let answer = talk::ask_udp(&one.netns, address, PORT, PATIENCE);
                         assert_eq!(answer.unwrap(), "two", "UDP {address}");
-                        assert!(tests::ping::once(&one.netns, address), "ping {address}");
+                        assert!(ping::once(&one.netns, address, PATIENCE), "ping {address}");
                     }
                     // What is not to the service goes straight all the same.
                     for address in two.addresses {
-                        let answer = talk::ask(&one.netns, address, PORT);
+                        let answer = talk::ask(&one.netns, address, PORT, PATIENCE);
                         assert_eq!(answer.as_deref(), Some("two"), "{address}");
                     }
                 })
@@ -78,9 +78,7 @@ fn a_port_may_speak_to_a_pod_by_its_address_and_by_a_service() {
                         "[::]:5555"
                     };
                     let socket = UdpSocket::bind(own).unwrap();
-                    socket
-                        .set_read_timeout(Some(Duration::from_secs(2)))
-                        .unwrap();
+                    socket.set_read_timeout(Some(PATIENCE)).unwrap();
                     [pod, service, pod, service].map(|to| {
                         socket.send_to(b"?", (to, PORT)).unwrap();
                         let answer = socket.recv_from(&mut [0; 64]);
@@ -104,7 +102,7 @@ fn connections_that_go_straight_are_not_among_the_flows_of_the_stack() {
             node.attach([WORKLOAD; 2]).await;
             let [one, two] = &node.pods;
             for address in two.addresses {
-                let answer = talk::ask(&one.netns, address, PORT);
+                let answer = talk::ask(&one.netns, address, PORT, PATIENCE);
                 assert_eq!(answer.as_deref(), Some("two"), "{address}");
             }
             let entries = |map: &str| {
@@ -140,7 +138,8 @@ fn without_the_memory_of_flows_the_answer_would_not_be_translated() {
                 let egress = node.pods[1].attachment(Hook::Egress, attached);
                 node.calc.must_apply([egress]).await;
                 for address in service() {
-                    let answer = talk::ask_udp(&node.pods[0].netns, address, PORT);
+                    let patience = if attached { PATIENCE } else { talk::SOON };
+                    let answer = talk::ask_udp(&node.pods[0].netns, address, PORT, patience);
                     assert_eq!(answer.is_ok(), attached, "{address}: {answer:?}");
                 }
             }

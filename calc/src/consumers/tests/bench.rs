@@ -90,7 +90,7 @@ impl Bench {
         while let Some(output) = self.reconciler.poll(self.now) {
             match output {
                 Output::Apply(batch) => self.batch = Some(batch),
-                Output::Notice(_) | Output::AddressClean(_) => {}
+                Output::Prepare(_) | Output::Notice(_) | Output::AddressClean(_) => {}
                 Output::Hello(_) => panic!("nobody asked for it"),
             }
         }

@@ -27,16 +27,63 @@ fn numbered(numbers: std::ops::RangeInclusive<u8>) -> Vec<Op> {
     numbers.map(|n| bpf(n, Some(1))).collect()
 }
 
+/// Expects that the helper is to be sent what follows, and returns that.
+#[track_caller]
+fn prepared(bench: &mut Bench) -> Batch {
+    match bench.poll() {
+        Some(Output::Prepare(batch)) => batch,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Expects nothing but these ops to follow.
+#[track_caller]
+fn prepares(bench: &mut Bench, ops: &[Op]) {
+    let batch = prepared(bench);
+    assert!(batch.steps.iter().map(|step| &step.op).eq(ops), "{batch:?}");
+    assert_eq!(bench.poll(), None);
+}
+
+#[test]
+fn what_follows_a_batch_in_flight_is_prepared_once_and_applied_as_it_was() {
+    let all = numbered(1..=7);
+    let mut bench = bench(&all);
+    assert_eq!(bench.ops(), all[..2]);
+    for (nth, ops) in all[2..].chunks(2).enumerate() {
+        let batch = prepared(&mut bench);
+        assert!(batch.steps.iter().map(|step| &step.op).eq(ops), "{nth}");
+        assert_eq!(bench.poll(), None, "once");
+        bench.ack(Vec::new());
+        assert_eq!(bench.poll(), Some(Output::Apply(batch.clone())));
+        bench.batch = Some(batch.id);
+    }
+    assert_eq!(bench.poll(), None);
+    bench.ack(Vec::new());
+    assert!(bench.calc.is_in_sync());
+}
+
+#[test]
+fn what_was_prepared_and_is_not_to_be_applied_gives_its_number_to_no_other() {
+    let mut bench = bench(&numbered(1..=4));
+    assert_eq!(bench.ops().len(), 2);
+    let dropped = prepared(&mut bench);
+    bench.want(&bpf(3, Some(7)));
+    assert_eq!(bench.poll(), None, "it is not looked ahead again");
+    bench.ack(Vec::new());
+    assert_eq!(bench.ops(), [bpf(3, Some(7)), bpf(4, Some(1))]);
+    assert_ne!(bench.batch, Some(dropped.id));
+}
+
 #[test]
 fn what_follows_is_sent_before_what_was_made_is_taken_in() {
     let all = numbered(1..=5);
     let mut bench = bench(&all);
     assert_eq!(bench.ops(), all[..2]);
-    assert_eq!(bench.poll(), None);
+    prepares(&mut bench, &all[2..4]);
     bench.ack(Vec::new());
     assert_eq!(bench.calc.totals().pending, 5, "not yet");
     assert_eq!(bench.ops(), all[2..4]);
-    assert_eq!(bench.poll(), None);
+    prepares(&mut bench, &all[4..]);
     assert_eq!(bench.calc.totals().pending, 3);
     bench.ack(Vec::new());
     assert_eq!(bench.ops(), all[4..]);
@@ -86,6 +133,7 @@ fn what_may_be_doubted_ends_the_plan() {
     ] {
         let mut bench = bench(&all);
         assert_eq!(bench.ops(), all[..2]);
+        prepares(&mut bench, &all[2..]);
         assert_eq!(bench.calc.plan.len(), 1);
         bench.handle(input());
         assert!(bench.calc.plan.is_empty(), "{:?}", input());
@@ -97,6 +145,7 @@ fn what_was_made_when_the_connection_ended_is_known_to_be() {
     let all = numbered(1..=4);
     let mut bench = bench(&all);
     assert_eq!(bench.ops(), all[..2]);
+    prepares(&mut bench, &all[2..]);
     bench.ack(Vec::new());
     bench.handle(Input::Disconnected);
     assert_eq!(bench.calc.totals().pending, 2);

@@ -174,6 +174,7 @@ impl Node {
                     self.begun = self.asked;
                     dataplane::Request::Hello(known)
                 }
+                Output::Prepare(batch) => dataplane::Request::Prepare(batch),
                 Output::Apply(batch) => dataplane::Request::Apply(batch),
                 Output::AddressClean(address) => {
                     clean.push(address);

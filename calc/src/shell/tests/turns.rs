@@ -138,9 +138,12 @@ impl Bench {
 
     /// Returns the batch that is asked for, if any is.
     fn batch(&mut self) -> Option<Batch> {
-        match self.requests.try_recv().ok()? {
-            Request::Apply(batch) => Some(batch),
-            Request::Hello(_) => panic!("a reading"),
+        loop {
+            match self.requests.try_recv().ok()? {
+                Request::Apply(batch) => return Some(batch),
+                Request::Prepare(_) => {}
+                Request::Hello(_) => panic!("a reading"),
+            }
         }
     }
 

@@ -19,14 +19,14 @@ use crate::{
 /// The length of `struct rtmsg`.
 const HEADER: usize = 12;
 /// The length of `struct rtnexthop`.
-const HOP: usize = 8;
+pub(super) const HOP: usize = 8;
 /// `RTA_NH_ID`: a next hop that is an object of its own.
 const NEXT_HOP_ID: u16 = 30;
 /// `RTAX_LOCK` and `RTAX_MTU`.
 const LOCK: u16 = 1;
-const MTU: u16 = 2;
+pub(super) const MTU: u16 = 2;
 /// `RTNH_F_ONLINK`.
-const ONLINK: u8 = 4;
+pub(super) const ONLINK: u8 = 4;
 /// Where `struct rta_cacheinfo` has the time that is left.
 const EXPIRES: usize = 8;
 
@@ -247,7 +247,7 @@ impl<'a> Report<'a> {
 
     /// Returns whether it has the scope that a request for this would give it.
     fn fits(&self, kind: &RouteKind) -> bool {
-        let wanted: u8 = super::scope(&self.key.prefix, kind).into();
+        let wanted = super::scope(&self.key.prefix, kind);
         self.scope == wanted
             || matches!(self.key.prefix, IpNet::V6(_)) && self.scope == RT_SCOPE_UNIVERSE
     }

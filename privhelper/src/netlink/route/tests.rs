@@ -1,20 +1,35 @@
 //! What is set reads back as it was asked for, although the kernel reports it otherwise.
 
 use ipc_proto::{Protocol, Table};
+use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader};
 use netlink_packet_route::{
     RouteNetlinkMessage,
-    route::{RouteCacheInfo, RoutePreference},
+    route::{
+        RouteCacheInfo, RouteFlags, RouteMetric, RouteNextHopFlags, RoutePreference, RouteProtocol,
+        RouteScope, RouteType,
+    },
 };
 use proptest::prelude::*;
 
-use super::{super::socket::body, report::Standing, *};
+use super::{super::socket, report::Standing, *};
 use crate::{
     links::Links,
     policy::tests::{hop, link, links, policy},
 };
 
 fn bytes(message: &RouteMessage) -> Vec<u8> {
-    body(&RouteNetlinkMessage::NewRoute(message.clone()))
+    socket::body(&RouteNetlinkMessage::NewRoute(message.clone()))
+}
+
+/// Reads the request for a route as others do.
+fn message(key: &RouteKey, route: &KernelRoute, policy: &Policy) -> Option<RouteMessage> {
+    let body = body(key, route, policy)?;
+    let mut header = NetlinkHeader::default();
+    header.message_type = libc::RTM_NEWROUTE;
+    match RouteNetlinkMessage::deserialize(&header, &body) {
+        Ok(RouteNetlinkMessage::NewRoute(message)) => Some(message),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn read(message: &RouteMessage, policy: &Policy, links: &Links) -> Option<(RouteKey, Standing)> {
@@ -106,6 +121,15 @@ fn any_route() -> impl Strategy<Value = (RouteKey, KernelRoute)> {
 }
 
 proptest! {
+    /// An independent writer lays out what it has read as it was.
+    #[test]
+    fn a_request_is_laid_out_as_others_do((key, route) in any_route()) {
+        let policy = policy();
+        let read = message(&key, &route, &policy).unwrap();
+        prop_assert_eq!(bytes(&read), body(&key, &route, &policy).unwrap());
+        prop_assert_eq!(read.header.destination_prefix_length, key.prefix.prefix_len());
+    }
+
     #[test]
     fn what_is_set_reads_back((key, route) in any_route()) {
         let policy = policy();

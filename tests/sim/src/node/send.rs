@@ -21,12 +21,22 @@ impl Node {
         while let Some(output) = self.reconciler.poll(clock) {
             let arrival = match output {
                 Output::Notice(_) | Output::AddressClean(_) => continue,
+                Output::Prepare(batch) => {
+                    self.prepared = Some(batch);
+                    continue;
+                }
                 Output::Hello(known) => {
                     self.order.hold();
                     Arrival::Hello(known)
                 }
-                Output::Apply(batch) => {
+                Output::Apply(mut batch) => {
                     self.check(&batch)?;
+                    if self.bug == Some(Bug::AnyPrepared)
+                        && batch.lane == Lane::State
+                        && let Some(prepared) = self.prepared.take()
+                    {
+                        batch.steps = prepared.steps;
+                    }
                     match batch.lane {
                         Lane::State => self.batch = Some(batch.id),
                         Lane::Flows if self.bug == Some(Bug::FlushNotAwaited) => {
@@ -67,6 +77,10 @@ impl Node {
     }
 
     fn check(&self, batch: &Batch) -> Result<(), Broken> {
+        let prepared = self.prepared.as_ref();
+        if prepared.is_some_and(|prepared| prepared.id == batch.id && prepared != batch) {
+            return broken("what was prepared is what is applied", batch);
+        }
         if !self.read {
             return broken(
                 "I1: nothing is written before the datastore is in sync",

@@ -133,7 +133,7 @@ impl Kernel {
         match request {
             Output::Hello(_) => Some(self.read(links)),
             Output::Apply(batch) => Some(Input::Ack(self.apply(batch, links))),
-            Output::Notice(_) | Output::AddressClean(_) => None,
+            Output::Prepare(_) | Output::Notice(_) | Output::AddressClean(_) => None,
         }
     }
 

@@ -149,7 +149,7 @@ impl Writer {
                     let ack: Ack = codec::decode(&answer).unwrap();
                     self.reconciler.handle(now, Input::Ack(ack));
                 }
-                Some(Output::Notice(_) | Output::AddressClean(_)) => {}
+                Some(Output::Prepare(_) | Output::Notice(_) | Output::AddressClean(_)) => {}
             }
         }
         panic!("the reconciler does not come to rest");
