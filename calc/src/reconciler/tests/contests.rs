@@ -362,7 +362,7 @@ fn of_what_goes_with_an_address_only_the_address_waits() {
             assert_eq!(addresses(&bench), 1);
             assert_eq!(bench.calc.totals().contested, 1);
             bench.pass(30_000);
-            assert_eq!(bench.ops(), [address.clone()]);
+            assert_eq!(bench.ops(), std::slice::from_ref(&address));
             bench.ack(Vec::new());
         }
         assert_eq!(
