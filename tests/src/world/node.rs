@@ -382,14 +382,14 @@ impl Node {
         let ((), took) = eventually(&what, || {
             // The command fails as well where another program's route wins.
             let status = self.status();
-            let words = [
+            let said = [
                 "/supervisor/reachable",
                 "/privhelper/reachable",
                 "/calc/reachable",
                 "/calc/properties/InSync",
             ];
-            let is_true = |word| status.pointer(word) == Some(&Value::Bool(true));
-            let good = words.into_iter().all(is_true);
+            let is_so = |at| status.pointer(at) == Some(&Value::Bool(true));
+            let good = said.into_iter().all(is_so);
             good.then_some(()).ok_or_else(|| format!("{status:#}"))
         });
         took
