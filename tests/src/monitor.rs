@@ -24,6 +24,10 @@ use nix::{
 
 /// `RTMGRP_NEIGH`, `RTMGRP_IPV4_ROUTE`, `RTMGRP_IPV4_RULE`, `RTMGRP_IPV6_ROUTE` and IPv6 rules.
 const GROUPS: u32 = 0x4 | 0x40 | 0x80 | 0x400 | 0x4_0000;
+/// `RTM_NEWROUTE` and `RTM_DELROUTE`.
+const ROUTES: [u16; 2] = [24, 25];
+/// `RTPROT_KERNEL`.
+const KERNEL: u8 = 2;
 /// `RTM_NEWNEIGH` and `RTM_DELNEIGH`.
 const NEIGHBOURS: [u16; 2] = [28, 29];
 /// `NUD_PERMANENT`.
@@ -54,9 +58,12 @@ impl Monitor {
     pub fn heard(&self) -> Vec<u16> {
         let mut heard = Vec::new();
         self.read(|kind, message| {
-            // Others come and go by themselves.
+            // Others come and go by themselves, and so do routes of the kernel's own as a link's
+            // addresses come to be valid.
             let state = message.get(24).copied().unwrap_or_default();
-            if !NEIGHBOURS.contains(&kind) || state & PERMANENT != 0 {
+            let passes = NEIGHBOURS.contains(&kind) && state & PERMANENT == 0;
+            let own = ROUTES.contains(&kind) && message.get(21) == Some(&KERNEL);
+            if !passes && !own {
                 heard.push(kind);
             }
         });
@@ -93,8 +100,6 @@ impl Monitor {
 
 /// Says what a message tells, if it is of that sort.
 fn word(kind: u16, message: &[u8], index: u32) -> Option<String> {
-    /// `RTM_NEWROUTE` and `RTM_DELROUTE`.
-    const ROUTES: [u16; 2] = [24, 25];
     const BRIDGE: u8 = 7;
     const MAIN: u8 = 254;
     let sign = if kind.is_multiple_of(2) { '+' } else { '-' };
