@@ -43,7 +43,7 @@ const AT_LEAST: [(&str, u64); 41] = [
     ("hangs", 60),
     ("helper crashes", 360),
     ("helper died among writes", 140),
-    ("killed by the watchdog", 90),
+    ("killed by the watchdog", 60),
     ("kinds read back as known", 2_000),
     ("kinds read back otherwise than known", 240),
     ("links down", 360),
