@@ -51,6 +51,10 @@ const FLOWS_FLUSHED: &str = "FlowsFlushed";
 /// How many signals zbus queues before it stops reading from the socket.
 const FEED_QUEUE: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
+/// More requests than are waited for at a time: one on each lane, and of those that are to be prepared
+/// the last and the one before.
+const REQUESTS: usize = 16;
+
 /// What is asked of the helper.
 #[derive(Debug)]
 pub(crate) enum Request {
@@ -171,8 +175,7 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
         .build()
         .await
         .map_err(Error::Signals)?;
-    // One for each lane, and one that is prepared.
-    let (sender, mut requests) = mpsc::channel(3);
+    let (sender, mut requests) = mpsc::channel(REQUESTS);
     if events.send(Event::Connected(sender)).await.is_err() {
         return Ok(());
     }
@@ -182,18 +185,13 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
     let mut prepared = None;
     let mut next = None;
     loop {
-        // The signals are read all the time: a full queue would hold up the answers as well.
+        // In this order: a call is sent when it is first looked at, and what is to be prepared must not
+        // overtake the call for what was prepared before. The signals are read all the time, for a
+        // full queue would hold up the answers as well; requests are few.
         let event = tokio::select! {
-            signal = signals.next() => {
-                let message = signal.ok_or(Error::Closed)?.map_err(failed(SIGNAL))?;
-                let bytes: ByteBuf = message.body().deserialize().map_err(failed(SIGNAL))?;
-                if message.header().member().is_some_and(|member| member == FLOWS_FLUSHED) {
-                    Some(Event::Flushed(decode("end of flow flushes", &bytes)?))
-                } else {
-                    let feed: Feed = decode("feed of changes", &bytes)?;
-                    order.push(feed)?.map(Event::Feed)
-                }
-            }
+            biased;
+            event = &mut call, if !call.is_terminated() => event?,
+            sent = &mut preparing, if !preparing.is_terminated() => sent?,
             request = requests.recv(), if next.is_none() && preparing.is_terminated() => {
                 let Some(request) = request else { return Ok(()) };
                 if let Request::Prepare(batch) = &request {
@@ -204,8 +202,16 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
                 }
                 None
             }
-            sent = &mut preparing, if !preparing.is_terminated() => sent?,
-            event = &mut call, if !call.is_terminated() => event?,
+            signal = signals.next() => {
+                let message = signal.ok_or(Error::Closed)?.map_err(failed(SIGNAL))?;
+                let bytes: ByteBuf = message.body().deserialize().map_err(failed(SIGNAL))?;
+                if message.header().member().is_some_and(|member| member == FLOWS_FLUSHED) {
+                    Some(Event::Flushed(decode("end of flow flushes", &bytes)?))
+                } else {
+                    let feed: Feed = decode("feed of changes", &bytes)?;
+                    order.push(feed)?.map(Event::Feed)
+                }
+            }
         };
         if call.is_terminated()
             && let Some(request) = next.take()

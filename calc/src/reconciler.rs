@@ -98,8 +98,8 @@ pub enum Input {
 pub enum Output {
     /// Start a lease, and read back what is not known.
     Hello(Known),
-    /// What is likely to be applied next: the helper may be sent it now, as part of which the same
-    /// will follow by [`Apply`](Self::Apply), or not.
+    /// What is likely to be applied next, which the helper may be sent ahead. It counts for nothing
+    /// unless it comes as [`Apply`](Self::Apply) as well, whole and under the same number.
     Prepare(Batch),
     /// Apply a batch.
     Apply(Batch),
@@ -335,8 +335,12 @@ impl Reconciler {
 
     /// Returns the next request, if there is one to make.
     pub fn poll(&mut self, now: Instant) -> Option<Output> {
+        // The helper waits for these; all else can wait until they are on their way.
         if let Some(batch) = self.follow() {
             return Some(Output::Apply(batch));
+        }
+        if let Some(batch) = self.prepare() {
+            return Some(Output::Prepare(batch));
         }
         self.take_in_made();
         let lane = self.lane();
@@ -380,6 +384,7 @@ impl Reconciler {
 
     /// Asks for a lease.
     fn hello(&mut self) -> Output {
+        self.drop_plan();
         self.peer = Peer::Greeting;
         self.hellos = self.hellos.wrapping_add(1);
         let mut known = self.tables.known(self.hellos);

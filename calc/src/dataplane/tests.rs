@@ -184,6 +184,29 @@ async fn a_prepared_batch_is_applied_by_its_number_and_another_in_full() {
 }
 
 #[tokio::test]
+async fn what_is_to_be_prepared_does_not_overtake_what_was_prepared_before() {
+    let mut bench = Bench::new();
+    let (_connection, requests) = bench.connect().await;
+    let (welcome, _) = bench.welcome(&requests).await;
+    // All wait before the first is looked at.
+    for id in 1..=8 {
+        let batch = Batch {
+            id: BatchId(id),
+            ..set(welcome.lease)
+        };
+        requests.try_send(Request::Prepare(batch.clone())).unwrap();
+        requests.try_send(Request::Apply(batch)).unwrap();
+    }
+    for id in 1..=8 {
+        match bench.event().await {
+            Event::Ack(ack) => assert_eq!(ack.id, BatchId(id)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(bench.helper.0.lock().unwrap().by_number, 8);
+}
+
+#[tokio::test]
 async fn changes_come_after_the_reading_that_they_follow() {
     let mut bench = Bench::new();
     let (connection, requests) = bench.connect().await;

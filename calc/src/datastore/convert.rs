@@ -65,6 +65,8 @@ pub(super) enum Rule {
     Empty,
     #[error("{0:?} is not an IP address")]
     Address(String),
+    #[error("{0:?} is not an address that a host can be reached by")]
+    NotUnicast(String),
     #[error("{0:?} is not a prefix such as 10.0.0.0/24 or fd00::/64")]
     Prefix(String),
     #[error("{given:?} has bits beyond its prefix length; write {masked}")]
@@ -211,7 +213,10 @@ fn bgp(
     }
     // One that is none has no say over the rest.
     let mut peering = |field: &str, text: &str, v6| {
-        let address = address_of(text, v6);
+        let address = address_of(text, v6).and_then(|address| match address {
+            Some(address) if !is_unicast(address) => Err(Rule::NotUnicast(text.to_owned())),
+            address => Ok(address),
+        });
         address.unwrap_or_else(|rule| {
             flaws.push(rule.at(format!("spec.{field}")));
             None
@@ -269,6 +274,11 @@ pub(super) fn address_of(text: &str, v6: bool) -> Result<Option<IpAddr>, Rule> {
     }
     let address = address(text)?;
     of_family(address, text, v6).map(Some)
+}
+
+fn is_unicast(address: IpAddr) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || broadcast)
 }
 
 fn of_family(address: IpAddr, text: &str, v6: bool) -> Result<IpAddr, Rule> {

@@ -84,8 +84,7 @@ impl Reconciler {
         self.tables.spare(spared);
         let news = self.readings.end(now, self.tables.drift());
         self.notices.extend(news.map(Notice::Drift));
-        self.links = Links::new(links);
-        self.devices.take_suspects();
+        self.take_over_links(Links::new(links));
         self.reread = false;
         self.notify(recovered.into_iter().map(Notice::Recovered).collect());
         let size = |number| usize::try_from(number).unwrap_or(usize::MAX);

@@ -104,6 +104,22 @@ fn own(device: &LinkState) -> impl Iterator<Item = &IpNet> {
 }
 
 impl Reconciler {
+    /// Takes in all interfaces as a reading has found them, with the devices: what was heard is older.
+    pub(super) fn take_over_links(&mut self, links: Links) {
+        self.links = links;
+        self.devices.take_suspects();
+        let Self {
+            devices,
+            links,
+            tables,
+            ..
+        } = self;
+        for tunnel in ALL {
+            let suspect = (tunnel, false);
+            tables.name_deed(tunnel, |made| devices.compare(suspect, made, links));
+        }
+    }
+
     /// Looks at what all that was heard of interfaces means.
     pub(super) fn review_links(&mut self, now: Instant) {
         // What hangs on a renamed interface is first cleared, as far as it can be told apart.

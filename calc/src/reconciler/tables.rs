@@ -190,6 +190,18 @@ impl Tables {
         }
     }
 
+    /// Takes in what is seen of a tunnel device that a reading has found undone.
+    pub(super) fn name_deed(
+        &mut self,
+        tunnel: Tunnel,
+        compare: impl FnOnce(&TunnelDevice) -> Finding,
+    ) {
+        let wanted = self.tunnel_devices.contested(&tunnel);
+        if let Some(Finding::Undone(deed)) = wanted.map(compare) {
+            self.tunnel_devices.seen(&tunnel, &deed);
+        }
+    }
+
     /// Returns what others undo again and again, by what would make it.
     pub(super) fn contested(&self) -> impl Iterator<Item = (Op, &Alarm)> {
         self.all().flat_map(|(_, table)| table.contested())

@@ -209,6 +209,11 @@ impl Contest {
 }
 
 impl<K: Kind> Table<K> {
+    /// Takes in what is seen of what was done to a key that waits to be made again.
+    pub(crate) fn seen(&mut self, key: &K::Key, deed: &str) {
+        self.contests.seen(key, deed);
+    }
+
     /// Takes in that others have undone, in the way that `deed` says, what was made of a key.
     pub(crate) fn undone(&mut self, now: Instant, key: &K::Key, deed: &str) {
         let is_there = self.tracker.actual(key) != Actual::Absent;

@@ -347,6 +347,18 @@ fn a_wrong_peering_address_takes_nothing_else() {
     for (wrong, said) in [
         ("fe80::1", "is not of the family IPv4"),
         ("169.254.0.179/32", "is not an IP address"),
+        (
+            "127.0.0.1",
+            "is not an address that a host can be reached by",
+        ),
+        (
+            "255.255.255.255",
+            "is not an address that a host can be reached by",
+        ),
+        (
+            "224.0.0.5",
+            "is not an address that a host can be reached by",
+        ),
     ] {
         let (found, problems) = bgp(&spec.replace("169.254.0.179", wrong));
         let mut without = good.clone();

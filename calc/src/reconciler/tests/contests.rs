@@ -187,6 +187,24 @@ fn a_device_that_goes_bit_by_bit_is_told_to_be_gone() {
     assert!(line.contains("vxlan.calico was removed"), "{line}");
 }
 
+/// The reading comes before what is heard of it.
+#[test]
+fn what_was_done_to_a_device_is_named_where_a_reading_finds_it() {
+    let mut bench = standing();
+    for nth in 0..3 {
+        bench.handle(Input::Resync);
+        bench.welcome(Vec::new());
+        if nth > 0 {
+            assert_eq!(bench.poll(), None, "it waits");
+            bench.pass(500 << (nth - 1));
+        }
+        bench.repair(8 + nth);
+    }
+    let [told] = bench.contested().try_into().unwrap();
+    let deed = "last: vxlan.calico was removed or renamed)";
+    assert!(told.contains(deed), "{told}");
+}
+
 #[test]
 fn a_device_in_the_making_is_not_undone() {
     let mut bench = Bench::new(Vec::new());
