@@ -13,7 +13,7 @@ use tests::{
 use super::test;
 
 /// What the helper logs of a reading that counts for nothing.
-const CHANGED: &str = "it has changed while it was read";
+const CHANGED: &str = "a dump counts for nothing, and is asked for again";
 
 #[test]
 fn interfaces_that_stay_are_never_told_gone_however_fast_others_change() {
