@@ -15,7 +15,7 @@ use ipc_proto::{
 };
 use ipnet::IpNet;
 
-use crate::{delta::beyond, reconciler::Told, table::MAX_CHANGES};
+use crate::{ordered::beyond, reconciler::Told, table::MAX_CHANGES};
 
 /// The longest body of a signal or a page in bytes, but for what every one has.
 const MAX_BYTES: usize = 32 << 10;

@@ -14,6 +14,7 @@ mod flows;
 mod index;
 mod kind;
 mod obstacles;
+mod ordered;
 mod prefix;
 mod reading;
 mod reconciler;

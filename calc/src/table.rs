@@ -310,6 +310,34 @@ impl<K: Kind> Table<K> {
         verdict
     }
 
+    /// As [`act`](Self::act) of many changes that were made, whose keys come in order. Returns those that had
+    /// failed before.
+    pub(crate) fn settle_all(
+        &mut self,
+        now: Instant,
+        made: Vec<(K::Key, Option<K::Value>)>,
+    ) -> Vec<Op> {
+        let is_calm = self.holds.is_empty() && self.spared.is_empty() && self.contests.is_empty();
+        if !is_calm {
+            let recovers = |(key, sent): &(K::Key, Option<K::Value>)| {
+                self.settle(now, key.clone(), sent.clone(), None) == Verdict::Recovered
+            };
+            let recovered = made.into_iter().filter(recovers);
+            return recovered.map(|(key, sent)| K::op(key, sent)).collect();
+        }
+        for (key, _) in &made {
+            self.note(key);
+        }
+        self.ready.remove_all(made.iter().map(|(key, _)| key));
+        for (key, sent) in self.tracker.settle_all(made) {
+            let turn = self
+                .tracker
+                .settle(key.clone(), sent.map_or(Actual::Absent, Actual::Is));
+            self.file(key, turn);
+        }
+        Vec::new()
+    }
+
     /// Takes in that the keys which are as `is_lost` says have become `actual`, as far as known.
     pub(crate) fn doubt(
         &mut self,

@@ -1,5 +1,7 @@
 //! The two sides of a key: what it should be and what it is.
 
+use std::mem;
+
 /// What a key is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Actual<V> {
@@ -64,54 +66,13 @@ impl Change {
     }
 }
 
-/// A key whose sides differ.
+/// The sides of a key that are not alike.
 #[derive(Clone, Debug)]
 pub(super) struct Sides<V> {
     pub(super) desired: Option<V>,
     pub(super) actual: Actual<V>,
     /// Whether it was wanted since it was last absent on both sides.
     pub(super) claimed: bool,
-}
-
-impl<V> Sides<V> {
-    pub(super) fn wanted(value: V) -> Self {
-        Self {
-            desired: Some(value),
-            actual: Actual::Absent,
-            claimed: true,
-        }
-    }
-
-    pub(super) fn present(value: V) -> Self {
-        Self {
-            desired: None,
-            actual: Actual::Is(value),
-            claimed: true,
-        }
-    }
-
-    pub(super) fn is_present(&self) -> bool {
-        !matches!(self.actual, Actual::Absent)
-    }
-
-    pub(super) fn change(&self) -> Change {
-        match (&self.desired, &self.actual) {
-            (Some(_), Actual::Absent) => Change::Insert,
-            (Some(_), Actual::Is(_) | Actual::Wrong) => Change::Update,
-            (None, _) if self.claimed => Change::Clear,
-            (None, _) => Change::Sweep,
-        }
-    }
-}
-
-impl<V: Eq> Sides<V> {
-    pub(super) fn place(&self) -> Place {
-        match (&self.desired, &self.actual) {
-            (Some(desired), Actual::Is(actual)) if desired == actual => Place::Settled,
-            (None, Actual::Absent) => Place::Nowhere,
-            (Some(_) | None, _) => Place::Differing,
-        }
-    }
 }
 
 impl<V> Default for Sides<V> {
@@ -124,22 +85,153 @@ impl<V> Default for Sides<V> {
     }
 }
 
-/// How many of the keys whose sides differ are wanted, and how many are present.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Unsettled {
-    pub(super) desired: usize,
-    pub(super) present: usize,
+impl<V> Sides<V> {
+    pub(super) fn is_present(&self) -> bool {
+        !matches!(self.actual, Actual::Absent)
+    }
 }
 
-impl Unsettled {
-    pub(super) fn enter<V>(&mut self, sides: &Sides<V>) {
-        self.desired += usize::from(sides.desired.is_some());
-        self.present += usize::from(sides.is_present());
+/// What is known of a key. Keys are many and nearly all have one value, of which no copy is kept.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Entry<V> {
+    /// Absent, and should be: it is not kept.
+    #[default]
+    Nowhere,
+    /// It is what it should be.
+    Settled(V),
+    /// It should be this, and is absent.
+    Wanted(V),
+    /// It is this, and should be absent.
+    Stray { value: V, claimed: bool },
+    /// Otherwise.
+    Other(Box<Sides<V>>),
+}
+
+impl<V> Entry<V> {
+    /// Returns what it should be.
+    pub(super) fn desired(&self) -> Option<&V> {
+        match self {
+            Self::Settled(value) | Self::Wanted(value) => Some(value),
+            Self::Nowhere | Self::Stray { .. } => None,
+            Self::Other(sides) => sides.desired.as_ref(),
+        }
     }
 
-    pub(super) fn leave<V>(&mut self, sides: &Sides<V>) {
-        self.desired -= usize::from(sides.desired.is_some());
-        self.present -= usize::from(sides.is_present());
+    /// Returns what it is.
+    pub(super) fn actual(&self) -> Actual<&V> {
+        match self {
+            Self::Settled(value) | Self::Stray { value, .. } => Actual::Is(value),
+            Self::Nowhere | Self::Wanted(_) => Actual::Absent,
+            Self::Other(sides) => sides.actual.as_ref(),
+        }
+    }
+
+    /// Returns what it takes to make the two sides agree, if they do not.
+    pub(super) fn change(&self) -> Option<Change> {
+        match self {
+            Self::Nowhere | Self::Settled(_) => None,
+            Self::Wanted(_) => Some(Change::Insert),
+            Self::Stray { claimed: true, .. } => Some(Change::Clear),
+            Self::Stray { claimed: false, .. } => Some(Change::Sweep),
+            Self::Other(sides) => Some(match (&sides.desired, &sides.actual) {
+                (Some(_), Actual::Absent) => Change::Insert,
+                (Some(_), Actual::Is(_) | Actual::Wrong) => Change::Update,
+                (None, _) if sides.claimed => Change::Clear,
+                (None, _) => Change::Sweep,
+            }),
+        }
+    }
+
+    pub(super) fn is_nowhere(&self) -> bool {
+        matches!(self, Self::Nowhere)
+    }
+}
+
+impl<V: Eq + Clone> Entry<V> {
+    /// Makes a change of the sides. Returns what it takes to make them agree, before and after.
+    pub(super) fn update(&mut self, change: impl FnOnce(&mut Sides<V>)) -> Turn {
+        let before = self.change();
+        let mut sides = mem::take(self).into_sides();
+        change(&mut sides);
+        *self = sides.into();
+        Turn {
+            before,
+            after: self.change(),
+        }
+    }
+
+    fn into_sides(self) -> Sides<V> {
+        let wanted = |value, actual| Sides {
+            desired: Some(value),
+            actual,
+            claimed: true,
+        };
+        match self {
+            Self::Nowhere => Sides::default(),
+            Self::Settled(value) => wanted(value.clone(), Actual::Is(value)),
+            Self::Wanted(value) => wanted(value, Actual::Absent),
+            Self::Stray { value, claimed } => Sides {
+                desired: None,
+                actual: Actual::Is(value),
+                claimed,
+            },
+            Self::Other(sides) => *sides,
+        }
+    }
+}
+
+impl<V: Eq> From<Sides<V>> for Entry<V> {
+    fn from(sides: Sides<V>) -> Self {
+        match sides {
+            Sides {
+                desired: None,
+                actual: Actual::Absent,
+                ..
+            } => Self::Nowhere,
+            Sides {
+                desired: Some(desired),
+                actual: Actual::Is(actual),
+                ..
+            } if desired == actual => Self::Settled(desired),
+            Sides {
+                desired: Some(desired),
+                actual: Actual::Absent,
+                ..
+            } => Self::Wanted(desired),
+            Sides {
+                desired: None,
+                actual: Actual::Is(value),
+                claimed,
+            } => Self::Stray { value, claimed },
+            sides => Self::Other(Box::new(sides)),
+        }
+    }
+}
+
+/// How many keys there are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// Those that should be there.
+    pub(super) desired: usize,
+    /// Those that are, be it that it is not known how.
+    pub(super) present: usize,
+    /// Those of which that is not known.
+    pub(super) wrong: usize,
+}
+
+impl Counts {
+    pub(super) fn enter<V>(&mut self, entry: &Entry<V>) {
+        let actual = entry.actual();
+        self.desired += usize::from(entry.desired().is_some());
+        self.present += usize::from(!matches!(actual, Actual::Absent));
+        self.wrong += usize::from(matches!(actual, Actual::Wrong));
+    }
+
+    pub(super) fn leave<V>(&mut self, entry: &Entry<V>) {
+        let actual = entry.actual();
+        self.desired -= usize::from(entry.desired().is_some());
+        self.present -= usize::from(!matches!(actual, Actual::Absent));
+        self.wrong -= usize::from(matches!(actual, Actual::Wrong));
     }
 }
 
@@ -149,11 +241,4 @@ impl Unsettled {
 pub(crate) struct Turn {
     pub(crate) before: Option<Change>,
     pub(crate) after: Option<Change>,
-}
-
-/// Where a key belongs.
-pub(super) enum Place {
-    Settled,
-    Differing,
-    Nowhere,
 }

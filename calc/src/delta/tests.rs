@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use proptest::{collection::vec, option, prelude::*};
+use proptest::{
+    collection::{btree_map, vec},
+    option,
+    prelude::*,
+};
 
 use super::*;
 
@@ -11,6 +15,9 @@ enum Step {
     Desired(u8, Option<u8>),
     Actual(u8, Actual<u8>),
     Settle(u8, Actual<u8>),
+    SettleAll(BTreeMap<u8, Option<u8>>),
+    /// Those of these that are absent on both sides.
+    New(BTreeMap<u8, u8>),
     Replace(Vec<(u8, Option<u8>)>),
 }
 
@@ -26,6 +33,8 @@ fn step() -> impl Strategy<Value = Step> {
         (key.clone(), option::of(value.clone())).prop_map(|(k, v)| Step::Desired(k, v)),
         (key.clone(), actual.clone()).prop_map(|(k, v)| Step::Actual(k, v)),
         (key.clone(), actual).prop_map(|(k, v)| Step::Settle(k, v)),
+        btree_map(key.clone(), option::of(value.clone()), 0..6).prop_map(Step::SettleAll),
+        btree_map(key.clone(), value.clone(), 0..6).prop_map(Step::New),
         vec((key, option::of(value)), 0..8).prop_map(Step::Replace),
     ]
 }
@@ -61,6 +70,20 @@ impl Model {
                     self.claimed.insert(key);
                 }
                 self.learn(key, value);
+            }
+            Step::SettleAll(all) => {
+                for (key, value) in all {
+                    if self.desired.get(&key) == value.as_ref() {
+                        self.learn(key, value.map_or(Actual::Absent, Actual::Is));
+                    }
+                }
+            }
+            Step::New(all) => {
+                for (key, value) in all {
+                    if !self.actual.contains_key(&key) && !self.desired.contains_key(&key) {
+                        self.take(Step::Desired(key, Some(value)));
+                    }
+                }
             }
             Step::Replace(all) => {
                 self.actual.clear();
@@ -128,6 +151,24 @@ proptest! {
                 }
                 Step::Actual(key, value) => Some((key, tracker.set_actual(key, value))),
                 Step::Settle(key, value) => Some((key, tracker.settle(key, value))),
+                Step::SettleAll(all) => {
+                    let others = tracker.settle_all(all.clone().into_iter().collect());
+                    let expected = all.into_iter().filter(|(key, value)| {
+                        model.desired.get(key) != value.as_ref()
+                            // Nothing is known of it, and nothing is to be taken in.
+                            || value.is_none() && !model.actual.contains_key(key)
+                    });
+                    prop_assert_eq!(others, expected.collect::<Vec<_>>());
+                    None
+                }
+                Step::New(all) => {
+                    let is_new = |key: &u8| {
+                        !model.actual.contains_key(key) && !model.desired.contains_key(key)
+                    };
+                    let new = all.into_iter().filter(|(key, _)| is_new(key));
+                    tracker.set_new(new.collect());
+                    None
+                }
                 Step::Replace(all) => {
                     tracker.replace_actual(all, |key, was| former.extend([(*key, was)]));
                     None
@@ -166,6 +207,8 @@ proptest! {
                 })
                 .collect();
             prop_assert_eq!(rows, model.rows());
+            let is_wrong = |actual: &Actual<u8>| *actual == Actual::Wrong;
+            prop_assert_eq!(tracker.is_known(), !model.actual.values().any(is_wrong));
             prop_assert_eq!(tracker.desired_len(), model.desired.len());
             prop_assert_eq!(tracker.present_len(), model.actual.len());
         }

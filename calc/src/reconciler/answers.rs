@@ -21,6 +21,9 @@ use crate::{
 impl Reconciler {
     /// Starts over with `peer`. What is in flight may be carried out or not.
     pub(super) fn restart(&mut self, peer: Peer) {
+        if self.telling == Telling::Due {
+            self.telling = Telling::Done;
+        }
         self.replan();
         if let Peer::Busy(flight) = std::mem::replace(&mut self.peer, peer) {
             for op in flight.ops {
@@ -30,9 +33,6 @@ impl Reconciler {
         self.flows.restart();
         self.welcomed = false;
         self.resync = false;
-        if self.telling == Telling::Due {
-            self.telling = Telling::Done;
-        }
     }
 
     pub(super) fn welcome(&mut self, now: Instant, welcome: &Welcome, mut reading: Reading) {
@@ -108,20 +108,16 @@ impl Reconciler {
                 return;
             }
         };
-        self.take_in_made();
         let mut doubts = flight.doubts;
         doubts.extend(flight.ops.iter().filter_map(Doubt::after));
         if ack.failed.is_empty() && doubts.is_empty() && !self.plan.is_empty() {
-            self.made = Some((now, flight.ops));
+            self.keep_made(now, flight.ops);
         } else {
-            self.drop_plan();
+            self.replan();
             self.settle(now, flight.ops, ack.failed.into_iter().collect());
             for doubt in &doubts {
                 self.tables.doubt(doubt);
             }
-        }
-        if self.telling == Telling::Done {
-            self.telling = Telling::Due;
         }
         self.idle(flight.grant);
     }
@@ -134,18 +130,28 @@ impl Reconciler {
         ops: Vec<Op>,
         mut failed: BTreeMap<u32, OpError>,
     ) {
+        if self.telling == Telling::Done {
+            self.telling = Telling::Due;
+        }
         let mut notices = Vec::new();
+        let mut made = Vec::with_capacity(ops.len());
         let mut neighbour_set = false;
         for (index, op) in (0..).zip(ops) {
             let error = failed.remove(&index);
             self.flows.settled(now, &op, error.as_ref());
-            neighbour_set |= error.is_none() && matches!(op, Op::Neighbour(_, Some(_)));
-            match self.tables.settle(now, op.clone(), error.clone()) {
+            let Some(error) = error else {
+                neighbour_set |= matches!(op, Op::Neighbour(_, Some(_)));
+                made.push(op);
+                continue;
+            };
+            match self.tables.settle(now, op.clone(), Some(error.clone())) {
                 Verdict::Unchanged => {}
-                Verdict::Failed => notices.extend(error.map(|error| Notice::Failed(op, error))),
+                Verdict::Failed => notices.push(Notice::Failed(op, error)),
                 Verdict::Recovered => notices.push(Notice::Recovered(op)),
             }
         }
+        let recovered = self.tables.settle_all(now, made);
+        notices.extend(recovered.into_iter().map(Notice::Recovered));
         if neighbour_set {
             self.tables.retry_not_tried();
         }

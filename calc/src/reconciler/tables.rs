@@ -1,6 +1,7 @@
 //! All tables: which op belongs to which.
 
 mod doubt;
+mod made;
 mod order;
 mod read;
 mod rows;

@@ -119,6 +119,11 @@ impl<K: Kind> Contests<K> {
         }
     }
 
+    /// Returns whether nothing is followed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// Takes in that a key was made as it shall be.
     pub(super) fn made(&mut self, now: Instant, key: &K::Key) {
         self.enter(key, Phase::Stands(now));

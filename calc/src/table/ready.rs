@@ -51,3 +51,29 @@ impl<K> Ready<K> {
         self.updates.len() + self.inserts.len() + self.clears.len() + sweeps
     }
 }
+
+impl<K: Ord> Ready<K> {
+    /// Removes keys that come in order.
+    pub(super) fn remove_all<'a>(&mut self, keys: impl DoubleEndedIterator<Item = &'a K> + Clone)
+    where
+        K: 'a,
+    {
+        let (Some(first), Some(last)) = (keys.clone().next(), keys.clone().next_back()) else {
+            return;
+        };
+        let sets = [
+            &mut self.updates,
+            &mut self.inserts,
+            &mut self.clears,
+            &mut self.sweeps,
+        ];
+        for set in sets {
+            let mut keys = keys.clone().peekable();
+            let among = set.extract_if(first..=last, |key| {
+                while keys.next_if(|other| *other < key).is_some() {}
+                keys.next_if(|other| *other == key).is_some()
+            });
+            among.for_each(drop);
+        }
+    }
+}

@@ -6,7 +6,10 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use super::{Kind, Table};
-use crate::delta::{Actual, DeltaTracker, beyond, merged};
+use crate::{
+    delta::{Actual, DeltaTracker},
+    ordered::{beyond, merged},
+};
 
 /// How many changes are told one by one.
 pub(crate) const MAX_CHANGES: usize = 1000;
