@@ -1,14 +1,15 @@
 //! The data path: D-Bus on one side, the thread that owns the dataplane on the other.
 //!
 //! One client at a time, of one user; a new one replaces the old one. Requests are passed on in
-//! their order, one at a time; nothing here looks into them.
+//! their order, one at a time. A batch is decoded here, as soon as it is there, so that the thread goes
+//! from one to the next; nothing here looks into it otherwise.
 
 mod journal;
 
 use std::{io, mem, thread, time::Instant};
 
 use ipc_proto::{
-    BatchId, FlowsDone,
+    Batch, BatchId, FlowsDone,
     bus::{self, Hangup},
     codec,
 };
@@ -34,12 +35,7 @@ use crate::{
 #[derive(Debug)]
 enum Job {
     Hello(ByteBuf, oneshot::Sender<Result<(Vec<u8>, Pages), Refusal>>),
-    /// To apply a batch; of one that was prepared, which one is meant.
-    Apply(
-        ByteBuf,
-        Option<BatchId>,
-        oneshot::Sender<Result<Vec<u8>, Refusal>>,
-    ),
+    Apply(Batch, oneshot::Sender<Result<Vec<u8>, Refusal>>),
     /// The client is gone.
     End(oneshot::Sender<()>),
     /// Nothing: shows that the thread is alive.
@@ -60,9 +56,7 @@ impl Job {
                 }
                 Err(refusal) => drop(answer.send(Err(refusal))),
             },
-            Self::Apply(request, meant, answer) => {
-                drop(answer.send(session.apply(&request, meant)));
-            }
+            Self::Apply(batch, answer) => drop(answer.send(session.apply(batch))),
             Self::End(answer) => {
                 session.end();
                 answer.send(()).unwrap_or_default();
@@ -142,8 +136,8 @@ struct DataplaneObject {
     journal: Journal,
     /// What is left of the snapshot for the last `Hello`.
     pages: Option<Pages>,
-    /// The batch that came before it was to be applied.
-    prepared: Option<ByteBuf>,
+    /// The batch that came before it was to be applied, unless it makes no sense.
+    prepared: Option<Result<Batch, Refusal>>,
 }
 
 impl DataplaneObject {
@@ -157,10 +151,10 @@ impl DataplaneObject {
         }
     }
 
-    async fn carry_out(&self, batch: ByteBuf, meant: Option<BatchId>) -> fdo::Result<ByteBuf> {
+    async fn carry_out(&self, batch: Result<Batch, Refusal>) -> fdo::Result<ByteBuf> {
         self.is_current()?;
-        let job = |answer| Job::Apply(batch, meant, answer);
-        let answer = self.worker.ask(job).await?;
+        let batch = batch.map_err(|refusal| refused(&self.journal, &refusal))?;
+        let answer = self.worker.ask(|answer| Job::Apply(batch, answer)).await?;
         answer
             .map(ByteBuf::from)
             .map_err(|refusal| refused(&self.journal, &refusal))
@@ -193,20 +187,22 @@ impl DataplaneObject {
 
     /// Applies a batch.
     async fn apply(&self, batch: ByteBuf) -> fdo::Result<ByteBuf> {
-        self.carry_out(batch, None).await
+        self.carry_out(decode(&batch)).await
     }
 
     /// Keeps a batch, in place of the one before, until it is to be applied.
     fn prepare(&mut self, batch: ByteBuf) {
-        self.prepared = Some(batch);
+        self.prepared = Some(decode(&batch));
     }
 
     /// Applies the batch that was prepared.
     async fn apply_prepared(&mut self, id: u64) -> fdo::Result<ByteBuf> {
-        match self.prepared.take() {
-            Some(batch) => self.carry_out(batch, Some(BatchId(id))).await,
-            None => Err(refused(&self.journal, &Refusal::NotPrepared(id))),
-        }
+        let batch = match self.prepared.take() {
+            Some(Ok(batch)) if batch.id != BatchId(id) => Err(Refusal::NotPrepared(id)),
+            Some(batch) => batch,
+            None => Err(Refusal::NotPrepared(id)),
+        };
+        self.carry_out(batch).await
     }
 
     /// Interfaces have changed.
@@ -307,6 +303,10 @@ async fn serve_client(
         result = feed => result,
         result = ends => result,
     }
+}
+
+fn decode(batch: &[u8]) -> Result<Batch, Refusal> {
+    Ok(codec::decode(batch)?)
 }
 
 fn failure(error: impl std::error::Error) -> zbus::Error {
