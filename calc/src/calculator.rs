@@ -3,13 +3,13 @@
 //! What should be follows from what is present, whatever the order in which it came. Each call
 //! computes only what the changes since the last one touch.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{collections::BTreeSet, mem, net::IpAddr};
 
 use ipc_proto::{KernelRoute, Link, Op, RouteKey, Tunnel};
 use ipnet::IpNet;
 
 use crate::{
-    event::Event,
+    event::{Block, Event},
     index::{Index, WorkloadTable},
     kind::{self, Kind, World},
     obstacles,
@@ -17,12 +17,16 @@ use crate::{
     route::Route,
 };
 
+/// How many blocks are taken in at a time: what that takes besides is to be little.
+const MAX_BLOCKS: usize = 131_072;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Calculator {
     index: Index,
     resolver: Resolver,
     kinds: Vec<Box<dyn Kind>>,
+    has_resolved: bool,
 }
 
 impl Calculator {
@@ -33,6 +37,7 @@ impl Calculator {
             index: Index::new(node),
             resolver: Resolver::default(),
             kinds: kind::all(),
+            has_resolved: false,
         }
     }
 
@@ -88,6 +93,39 @@ impl Calculator {
         }
     }
 
+    /// As [`handle`](Self::handle), of each in turn. Blocks are many, as at a start: those that come one
+    /// after the other are taken in as one run in order, which costs a fraction of one by one.
+    pub fn handle_all(&mut self, events: impl IntoIterator<Item = Event>) {
+        let mut blocks = Vec::new();
+        for event in events {
+            match event {
+                Event::Block(cidr, block) if blocks.len() < MAX_BLOCKS => {
+                    blocks.push((cidr, block));
+                }
+                event => {
+                    self.take_in_blocks(mem::take(&mut blocks));
+                    self.handle(event);
+                }
+            }
+        }
+        self.take_in_blocks(blocks);
+    }
+
+    fn take_in_blocks(&mut self, blocks: Vec<(IpNet, Option<Block>)>) {
+        let mut news = Vec::with_capacity(blocks.len());
+        for (cidr, block) in self.index.news(blocks) {
+            let event = Event::Block(cidr, block);
+            self.resolver.on_event(&event, &self.index);
+            for kind in &mut self.kinds {
+                kind.on_event(&event, &self.index);
+            }
+            if let Event::Block(cidr, block) = event {
+                news.push((cidr, block));
+            }
+        }
+        self.index.set_blocks(news);
+    }
+
     fn take_in(&mut self, event: Event) {
         if self.index.holds(&event) {
             return;
@@ -108,6 +146,7 @@ impl Calculator {
             index: &self.index,
             routes: &self.resolver,
             changed: &changed,
+            is_first: !mem::replace(&mut self.has_resolved, true),
         };
         let mut ops = Vec::new();
         for kind in &mut self.kinds {
@@ -167,6 +206,7 @@ impl Calculator {
             index: &self.index,
             routes: &self.resolver,
             changed: &[],
+            is_first: false,
         })
     }
 

@@ -9,13 +9,13 @@ mod nodes;
 mod pools;
 mod workloads;
 
-use std::net::IpAddr;
+use std::{iter, net::IpAddr};
 
 use ipc_proto::{LinkRole, LinkState};
 use ipnet::IpNet;
 
 pub(crate) use self::{
-    blocks::{Blocks, address, others},
+    blocks::{Blocks, Owners, address, others},
     links::Links,
     names::{Names, NodeId},
     nodes::{Nodes, Vtep},
@@ -24,7 +24,8 @@ pub(crate) use self::{
 };
 use crate::{
     event::{
-        Bgp, Config, Event, MigrationRole, Node, RouteSource, SourceHint, Workload, WorkloadKey,
+        Bgp, Block, Config, Event, MigrationRole, Node, RouteSource, SourceHint, Workload,
+        WorkloadKey,
     },
     prefix::{Family, is_global_unicast, single},
     route::{NodeName, Tunnels},
@@ -105,7 +106,10 @@ impl Index {
         match event {
             Event::Node(name, node) => self.nodes.get(name) == node.as_ref(),
             Event::Pool(cidr, pool) => self.pools.get(cidr) == pool.as_ref(),
-            Event::Block(cidr, block) => self.blocks.holds(cidr, block.as_ref(), &self.names),
+            Event::Block(cidr, block) => {
+                let mut known = self.blocks.owners();
+                known.holds(cidr, block.as_ref(), &self.names)
+            }
             Event::Workload(key, workload) => self.workloads.get(key) == workload.as_ref(),
             Event::Config(config) => self.config == *config,
             Event::Bgp(bgp) => self.bgp == *bgp,
@@ -122,7 +126,7 @@ impl Index {
                 self.nodes.set(id, &self.names.name(id), node);
             }
             Event::Pool(cidr, pool) => self.pools.set(cidr, pool),
-            Event::Block(cidr, block) => self.blocks.set(cidr, block, &mut self.names),
+            Event::Block(cidr, block) => self.set_blocks(vec![(cidr, block)]),
             Event::Workload(key, workload) => {
                 self.names.intern(&key.node);
                 self.workloads.set(key, workload);
@@ -136,6 +140,31 @@ impl Index {
                 }
             }
         }
+    }
+
+    /// Returns those of these blocks of which something else is known; of several that are said of one, the
+    /// last holds. They come in order.
+    pub(crate) fn news(
+        &self,
+        mut blocks: Vec<(IpNet, Option<Block>)>,
+    ) -> impl Iterator<Item = (IpNet, Option<Block>)> {
+        blocks.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let mut blocks = blocks.into_iter().peekable();
+        let mut known = self.blocks.owners();
+        iter::from_fn(move || {
+            loop {
+                let (cidr, block) = blocks.next()?;
+                let is_last = blocks.peek().is_none_or(|(next, _)| *next != cidr);
+                if is_last && !known.holds(&cidr, block.as_ref(), &self.names) {
+                    return Some((cidr, block));
+                }
+            }
+        })
+    }
+
+    /// Takes over what is said of blocks, each of them once and in order.
+    pub(crate) fn set_blocks(&mut self, blocks: Vec<(IpNet, Option<Block>)>) {
+        self.blocks.set_all(blocks, &mut self.names);
     }
 
     /// Takes no more room than it must, where there may be many.
@@ -274,10 +303,10 @@ impl Index {
         }
     }
 
-    /// Returns the node that IPAM says owns exactly this prefix.
-    pub(crate) fn block_owner(&self, cidr: &IpNet) -> Option<NodeId> {
+    /// Starts to look at whom IPAM says owns prefixes, which come in order; nobody where that is not asked.
+    pub(crate) fn block_owners(&self) -> Option<Owners<'_>> {
         match self.config.route_source {
-            RouteSource::CalicoIpam => self.blocks.owner(cidr),
+            RouteSource::CalicoIpam => Some(self.blocks.owners()),
             RouteSource::WorkloadIps => None,
         }
     }

@@ -59,6 +59,8 @@ pub(crate) struct World<'a> {
     pub(crate) routes: &'a Resolver,
     /// The routes that changed since the last time, as they are now, in order.
     pub(crate) changed: &'a [Changed],
+    /// Whether that is all routes, for this is the first time.
+    pub(crate) is_first: bool,
 }
 
 impl<'a> World<'a> {
@@ -86,7 +88,14 @@ impl<'a> World<'a> {
     }
 }
 
-/// The interfaces that may come to be, or cease to be, what a workload of this node is on.
+/// Marks the interfaces that may come to be, or cease to be, what a workload of this node is on.
+fn mark_workload_links(links: &mut BTreeSet<Link>, event: &Event, before: &Index) {
+    // Of all else there may be many.
+    if matches!(event, Event::Link(_) | Event::Workload(..)) {
+        links.extend(workload_links(event, before));
+    }
+}
+
 fn workload_links(event: &Event, before: &Index) -> BTreeSet<Link> {
     let mut links = BTreeSet::new();
     let mut add_named = |name| {

@@ -167,8 +167,10 @@ impl Resolver {
     /// changed.
     fn refresh(&mut self, index: &Index) {
         let mut fresh = Run::default();
+        let mut owners = index.block_owners();
         for cidr in self.touched.take() {
-            let desired = Record::read(&cidr, index);
+            let owner = owners.as_mut().and_then(|owners| owners.of(&cidr));
+            let desired = Record::read(&cidr, owner, index);
             match self.records.get_mut(&cidr) {
                 Some(record) => {
                     if record.update(desired) {

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use super::{Names, NodeId};
 use crate::{
     event::Block,
-    prefix::{PrefixMap, single},
+    prefix::{PrefixMap, PrefixWalk, Run, single},
 };
 
 /// See the [module](self).
@@ -22,40 +22,36 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// Returns whether the block is known to be so.
-    pub(super) fn holds(&self, cidr: &IpNet, block: Option<&Block>, names: &Names) -> bool {
-        let (known, block) = match (self.owners.get(cidr), block) {
-            (None, None) => return true,
-            (Some(known), Some(block)) => (*known, block),
-            (Some(_), None) | (None, Some(_)) => return false,
-        };
-        let owner = block.owner.as_deref().map(|owner| names.find(owner));
-        let others =
-            others(block).map(|(ordinal, node)| Some(((*cidr, ordinal), names.find(node)?)));
-        owner == known.map(Some)
-            && self
-                .others_in(cidr)
-                .map(|(key, node)| Some((*key, *node)))
-                .eq(others)
+    /// Starts to look at blocks, or at prefixes, that come in order.
+    pub(crate) fn owners(&self) -> Owners<'_> {
+        Owners {
+            blocks: self,
+            walk: self.owners.walk(),
+        }
     }
 
-    pub(super) fn set(&mut self, cidr: IpNet, block: Option<Block>, names: &mut Names) {
-        let stale: Vec<_> = self.others_in(&cidr).map(|(key, _)| *key).collect();
-        for key in stale {
-            self.others.remove(&key);
-        }
-        match block {
-            Some(block) => {
-                let owner = block.owner.as_deref().map(|owner| names.intern(owner));
-                self.owners.insert(cidr, owner);
-                let others =
-                    others(&block).map(|(ordinal, node)| ((cidr, ordinal), names.intern(node)));
-                self.others.extend(others);
+    /// Takes over what is said of blocks, each of them once and in order.
+    pub(super) fn set_all(&mut self, blocks: Vec<(IpNet, Option<Block>)>, names: &mut Names) {
+        let mut owners = Run::default();
+        for (cidr, block) in blocks {
+            let stale: Vec<_> = self.others_in(&cidr).map(|(key, _)| *key).collect();
+            for key in stale {
+                self.others.remove(&key);
             }
-            None => {
-                self.owners.remove(&cidr);
+            match block {
+                Some(block) => {
+                    let owner = block.owner.as_deref().map(|owner| names.intern(owner));
+                    owners.push(cidr, owner);
+                    let others =
+                        others(&block).map(|(ordinal, node)| ((cidr, ordinal), names.intern(node)));
+                    self.others.extend(others);
+                }
+                None => {
+                    self.owners.remove(&cidr);
+                }
             }
         }
+        self.owners.absorb(owners);
     }
 
     /// Takes no more room than it must.
@@ -88,7 +84,11 @@ impl Blocks {
     /// Returns who owns exactly this prefix: the owner of the block, or the user of an address in
     /// the block of another (L5).
     pub(crate) fn owner(&self, cidr: &IpNet) -> Option<NodeId> {
-        if let Some(owner) = self.owners.get(cidr).copied().flatten() {
+        self.owner_of(cidr, self.owners.get(cidr))
+    }
+
+    fn owner_of(&self, cidr: &IpNet, block: Option<&Option<NodeId>>) -> Option<NodeId> {
+        if let Some(owner) = block.copied().flatten() {
             return Some(owner);
         }
         let address = single(cidr).filter(|_| !self.others.is_empty())?;
@@ -102,6 +102,37 @@ impl Blocks {
     fn user(&self, block: &IpNet, address: IpAddr) -> Option<NodeId> {
         let ordinal = ordinal(block, address)?;
         self.others.get(&(*block, ordinal)).copied()
+    }
+}
+
+/// Looks at blocks, or at prefixes, that come in order.
+#[derive(Debug)]
+pub(crate) struct Owners<'a> {
+    blocks: &'a Blocks,
+    walk: PrefixWalk<'a, Option<NodeId>>,
+}
+
+impl Owners<'_> {
+    /// As [`Blocks::owner`].
+    pub(crate) fn of(&mut self, cidr: &IpNet) -> Option<NodeId> {
+        self.blocks.owner_of(cidr, self.walk.get(cidr))
+    }
+
+    /// Returns whether the block is known to be so.
+    pub(super) fn holds(&mut self, cidr: &IpNet, block: Option<&Block>, names: &Names) -> bool {
+        let (known, block) = match (self.walk.get(cidr), block) {
+            (None, None) => return true,
+            (Some(known), Some(block)) => (*known, block),
+            (Some(_), None) | (None, Some(_)) => return false,
+        };
+        let owner = block.owner.as_deref().map(|owner| names.find(owner));
+        let others =
+            others(block).map(|(ordinal, node)| Some(((*cidr, ordinal), names.find(node)?)));
+        let known_others = self.blocks.others_in(cidr);
+        owner == known.map(Some)
+            && known_others
+                .map(|(key, node)| Some((*key, *node)))
+                .eq(others)
     }
 }
 

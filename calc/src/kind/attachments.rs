@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ipc_proto::{AttachmentKey, Hook, Link, Op};
 
-use super::{Kind, World, workload_links};
+use super::{Kind, World, mark_workload_links};
 use crate::{event::Event, index::Index};
 
 /// See the [module](self).
@@ -17,7 +17,7 @@ pub(super) struct Attachments {
 
 impl Kind for Attachments {
     fn on_event(&mut self, event: &Event, before: &Index) {
-        self.dirty.extend(workload_links(event, before));
+        mark_workload_links(&mut self.dirty, event, before);
         if let Event::Config(config) = event
             && config.redirect_to_peer != before.config.redirect_to_peer
         {

@@ -72,8 +72,10 @@ impl BpfRoutes {
     fn mark_all(&mut self, world: &World<'_>) {
         let index = world.index;
         self.dirty.extend(self.desired.iter().map(|(cidr, _)| cidr));
-        self.dirty
-            .extend(world.routes.routes().map(|(cidr, _)| cidr));
+        if !world.is_first {
+            let routes = world.routes.routes();
+            self.dirty.extend(routes.map(|(cidr, _)| cidr));
+        }
         self.dirty.extend(&self.settings.all);
         self.dirty
             .extend(index.links.local_addresses().map(IpNet::from));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipc_proto::{Endpoint, Link, Op};
 
-use super::{Kind, World, workload_links};
+use super::{Kind, World, mark_workload_links};
 use crate::{event::Event, index::Index};
 
 /// See the [module](self).
@@ -17,7 +17,7 @@ pub(super) struct Endpoints {
 
 impl Kind for Endpoints {
     fn on_event(&mut self, event: &Event, before: &Index) {
-        self.dirty.extend(workload_links(event, before));
+        mark_workload_links(&mut self.dirty, event, before);
     }
 
     fn resolve_batch(&mut self, world: &World<'_>, ops: &mut Vec<Op>) {

@@ -88,8 +88,10 @@ impl KernelRoutes {
 
     fn mark_all(&mut self, world: &World<'_>) {
         self.dirty.extend(self.desired.iter().map(|(cidr, _)| cidr));
-        self.dirty
-            .extend(world.routes.routes().map(|(cidr, _)| cidr));
+        if !world.is_first {
+            let routes = world.routes.routes();
+            self.dirty.extend(routes.map(|(cidr, _)| cidr));
+        }
         for (_, workload) in world.index.workloads.local() {
             self.dirty.extend(&workload.nets);
         }
@@ -168,8 +170,10 @@ impl Kind for KernelRoutes {
             self.mark_all(world);
         }
         let nodes = mem::take(&mut self.nodes_dirty);
-        let nodes = nodes.iter().filter_map(|name| world.index.names.find(name));
-        self.dirty.extend(world.routes.routes_to(&nodes.collect()));
+        if !world.is_first {
+            let nodes = nodes.iter().filter_map(|name| world.index.names.find(name));
+            self.dirty.extend(world.routes.routes_to(&nodes.collect()));
+        }
         let marked = self.dirty.take();
         let mut fresh = Run::default();
         for (prefix, route) in world.dirty(marked) {

@@ -12,7 +12,7 @@ use std::{
 
 use ipc_proto::{Link, LinkAddressKey, Op};
 
-use super::{Kind, World, workload_links};
+use super::{Kind, World, mark_workload_links};
 use crate::{event::Event, index::Index, prefix::Family};
 
 /// See the [module](self).
@@ -26,7 +26,7 @@ pub(super) struct LinkAddresses {
 
 impl Kind for LinkAddresses {
     fn on_event(&mut self, event: &Event, before: &Index) {
-        self.dirty.extend(workload_links(event, before));
+        mark_workload_links(&mut self.dirty, event, before);
         self.all_dirty |= match event {
             Event::Config(config) => {
                 config.ipv6 != before.config.ipv6

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipc_proto::{Link, LinkProfile, LinkRole, LinkState, Op};
 
-use super::{Kind, World, workload_links};
+use super::{Kind, World, mark_workload_links};
 use crate::{event::Event, index::Index, prefix::Family};
 
 /// See the [module](self).
@@ -19,7 +19,7 @@ pub(super) struct LinkSettings {
 
 impl Kind for LinkSettings {
     fn on_event(&mut self, event: &Event, before: &Index) {
-        self.dirty.extend(workload_links(event, before));
+        mark_workload_links(&mut self.dirty, event, before);
         match event {
             Event::Link(_) => self.uplinks_dirty = true,
             Event::Node(name, _) if **name == *before.name => self.uplinks_dirty = true,

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, mem};
 use ipnet::IpNet;
 
 use super::key::{Key, V4, V6};
+use crate::ordered::{self, Walk};
 
 /// See the [module](self). Each family has a map of its own.
 #[derive(Clone, Debug)]
@@ -18,6 +19,23 @@ struct OfFamily<K, V> {
     map: BTreeMap<K, V>,
     /// How many keys there are of each length.
     lengths: BTreeMap<u8, usize>,
+}
+
+/// Looks up prefixes that come in order, be it those of each family.
+#[derive(Debug)]
+pub(crate) struct PrefixWalk<'a, V> {
+    v4: Walk<'a, V4, V>,
+    v6: Walk<'a, V6, V>,
+}
+
+impl<'a, V> PrefixWalk<'a, V> {
+    /// Returns the value of a prefix that comes after all that were asked for before.
+    pub(crate) fn get(&mut self, net: &IpNet) -> Option<&'a V> {
+        match *net {
+            IpNet::V4(net) => self.v4.get(&V4(net)),
+            IpNet::V6(net) => self.v6.get(&V6(net)),
+        }
+    }
 }
 
 /// Entries with keys of their own, in order.
@@ -119,6 +137,14 @@ impl<V> PrefixMap<V> {
         }
     }
 
+    /// Starts to look up prefixes that come in order.
+    pub(crate) fn walk(&self) -> PrefixWalk<'_, V> {
+        PrefixWalk {
+            v4: Walk::new(&self.v4.map),
+            v6: Walk::new(&self.v6.map),
+        }
+    }
+
     /// All entries, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (IpNet, &V)> {
         both(Some(self.v4.map.iter()), Some(self.v6.map.iter()))
@@ -188,11 +214,15 @@ impl<K: Key, V> OfFamily<K, V> {
             }
             return;
         }
-        self.map.append(&mut entries.into_iter().collect());
-        self.lengths.clear();
+        ordered::absorb(&mut self.map, entries);
+        let mut counts = [0_usize; 256];
         for key in self.map.keys() {
-            *self.lengths.entry(key.len()).or_default() += 1;
+            if let Some(count) = counts.get_mut(usize::from(key.len())) {
+                *count += 1;
+            }
         }
+        let counts = (0..=u8::MAX).zip(counts);
+        self.lengths = counts.filter(|(_, count)| *count > 0).collect();
     }
 
     fn remove(&mut self, key: K) -> Option<V> {

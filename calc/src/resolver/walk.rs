@@ -39,7 +39,8 @@ struct Holders {
 }
 
 impl Record {
-    pub(super) fn read(cidr: &IpNet, index: &Index) -> Self {
+    /// Reads what the resources say of a prefix, by the `owner` of exactly that.
+    pub(super) fn read(cidr: &IpNet, owner: Option<NodeId>, index: &Index) -> Self {
         let host = prefix::single(cidr)
             .and_then(|a| index.nodes.host_owner(a))
             .and_then(|name| index.names.find(name));
@@ -51,7 +52,7 @@ impl Record {
                 nat_outgoing: pool.nat_outgoing,
                 cross_subnet: pool.cross_subnet(),
             }),
-            block: index.block_owner(cidr),
+            block: owner,
             holders: held.then(|| Box::new(Holders { host, user })),
             route: None,
         }

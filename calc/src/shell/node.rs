@@ -160,9 +160,13 @@ impl Node {
         if is_read && (!update.events.is_empty() || self.changed.is_none()) {
             self.changed = Some(now);
         }
-        for event in update.events {
-            self.calculator.handle(self.convergence.handle(now, event));
-        }
+        let Self {
+            convergence,
+            calculator,
+            ..
+        } = self;
+        let events = update.events.into_iter();
+        calculator.handle_all(events.map(|event| convergence.handle(now, event)));
         self.datastore_problems.set(update.problems);
         self.standing = update.standing;
         self.complete = is_read.then_some(update.complete);

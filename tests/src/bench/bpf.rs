@@ -54,9 +54,7 @@ impl Calculation {
 
     /// Takes in events and applies all that follows from them.
     async fn apply(&mut self, events: Vec<Event>) {
-        for event in events {
-            self.calculator.handle(event);
-        }
+        self.calculator.handle_all(events);
         self.agent.apply(self.calculator.resolve()).await;
     }
 
