@@ -195,7 +195,7 @@ pub struct Reconciler {
     plan: VecDeque<Vec<Step>>,
     /// The first of them, once it was sent.
     prepared: Option<Prepared>,
-    /// What was made, and when the last of it; it is taken in once all that was planned is on its way.
+    /// What was made, and when; it is taken in once what follows is on its way.
     made: Option<(Instant, Vec<Op>)>,
     datastore: Datastore,
     /// Whether this connection has had a lease.
@@ -342,9 +342,7 @@ impl Reconciler {
         if let Some(batch) = self.prepare() {
             return Some(Output::Prepare(batch));
         }
-        if self.plan.is_empty() {
-            self.take_in_made();
-        }
+        self.take_in_made();
         let lane = self.lane();
         if lane.is_some() {
             self.review_links(now);

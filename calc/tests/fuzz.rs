@@ -53,9 +53,7 @@ impl Default for Cores {
 
 impl Cores {
     fn take(&mut self, events: Vec<Event>) {
-        for event in events {
-            self.calculator.handle(event);
-        }
+        self.calculator.handle_all(events);
         for op in self.calculator.resolve() {
             let (key, value) = op.parts();
             match value {

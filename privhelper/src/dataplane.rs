@@ -4,6 +4,7 @@
 //! holds sockets and maps, and remembers nothing between two calls but hints that the kernel checks.
 
 use std::{
+    cell::OnceCell,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -111,21 +112,20 @@ impl Dataplane {
     /// Asks the policy for each step; again with a fresh table of interfaces if one looks stale.
     #[must_use]
     pub fn check(&self, lane: Lane, steps: Vec<Step>) -> Vec<Checked> {
-        let mut links = self.watched.links().view();
-        let mut refreshed = false;
-        steps
-            .into_iter()
-            .map(|step| {
-                let mut verdict = self.policy.check(lane, step.op.clone(), &links);
-                if matches!(verdict, Err(OpError::StaleLink(_))) && !refreshed {
-                    self.watched.refresh();
-                    links = self.watched.links().view();
-                    refreshed = true;
-                    verdict = self.policy.check(lane, step.op, &links);
-                }
-                (step.needs, verdict)
-            })
-            .collect()
+        let links = self.watched.links().view();
+        let fresh = OnceCell::new();
+        let refresh = || {
+            self.watched.refresh();
+            self.watched.links().view()
+        };
+        let check = |step: Step| {
+            let known = fresh.get();
+            let again = || known.is_none().then(|| fresh.get_or_init(refresh));
+            let links = known.unwrap_or(&links);
+            let verdict = self.policy.check_anew(lane, step.op, links, again);
+            (step.needs, verdict)
+        };
+        steps.into_iter().map(check).collect()
     }
 
     /// Carries out ops of one kind in order.

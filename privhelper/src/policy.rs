@@ -78,6 +78,33 @@ impl Policy {
     ///
     /// [`OpError::Denied`], [`OpError::StaleLink`] or [`OpError::Unsupported`].
     pub fn check(&self, lane: Lane, op: Op, links: &Links) -> Result<Permitted, OpError> {
+        self.verify(lane, &op, links)?;
+        Ok(Permitted(op))
+    }
+
+    /// As [`check`](Self::check), and once more by what `refresh` returns, if anything, where a link
+    /// looks stale.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn check_anew<'a>(
+        &self,
+        lane: Lane,
+        op: Op,
+        links: &Links,
+        refresh: impl FnOnce() -> Option<&'a Links>,
+    ) -> Result<Permitted, OpError> {
+        let mut verdict = self.verify(lane, &op, links);
+        if matches!(verdict, Err(OpError::StaleLink(_)))
+            && let Some(links) = refresh()
+        {
+            verdict = self.verify(lane, &op, links);
+        }
+        verdict.map(|()| Permitted(op))
+    }
+
+    fn verify(&self, lane: Lane, op: &Op, links: &Links) -> Result<(), OpError> {
         let right = match op {
             Op::FlowFlush(_) => Lane::Flows,
             Op::LinkSettings(..)
@@ -97,7 +124,7 @@ impl Policy {
         if lane != right {
             return Err(denied(format!("belongs on the {right:?} lane")));
         }
-        match &op {
+        match op {
             Op::LinkSettings(_, None) | Op::TunnelDevice(_, None) => {}
             Op::LinkSettings(link, Some(profile)) => l2::check_settings(link, *profile, links)?,
             Op::TunnelDevice(tunnel, Some(device)) => l2::check_tunnel(*tunnel, device, links)?,
@@ -115,7 +142,7 @@ impl Policy {
             }
             Op::Masquerade(_) => return Err(OpError::Unsupported("outgoing NAT".into())),
         }
-        Ok(Permitted(op))
+        Ok(())
     }
 
     /// Returns what an interface with this name and these addresses is to us.

@@ -1,15 +1,14 @@
 //! The data path: D-Bus on one side, the thread that owns the dataplane on the other.
 //!
 //! One client at a time, of one user; a new one replaces the old one. Requests are passed on in
-//! their order, one at a time. A batch is decoded here, as soon as it is there, so that the thread goes
-//! from one to the next; nothing here looks into it otherwise.
+//! their order, one at a time; nothing here looks into them.
 
 mod journal;
 
 use std::{io, mem, thread, time::Instant};
 
 use ipc_proto::{
-    Batch, BatchId, FlowsDone,
+    BatchId, FlowsDone,
     bus::{self, Hangup},
     codec,
 };
@@ -35,7 +34,12 @@ use crate::{
 #[derive(Debug)]
 enum Job {
     Hello(ByteBuf, oneshot::Sender<Result<(Vec<u8>, Pages), Refusal>>),
-    Apply(Batch, oneshot::Sender<Result<Vec<u8>, Refusal>>),
+    /// To apply a batch; of one that was prepared, which one is meant.
+    Apply(
+        ByteBuf,
+        Option<BatchId>,
+        oneshot::Sender<Result<Vec<u8>, Refusal>>,
+    ),
     /// The client is gone.
     End(oneshot::Sender<()>),
     /// Nothing: shows that the thread is alive.
@@ -56,7 +60,9 @@ impl Job {
                 }
                 Err(refusal) => drop(answer.send(Err(refusal))),
             },
-            Self::Apply(batch, answer) => drop(answer.send(session.apply(batch))),
+            Self::Apply(request, meant, answer) => {
+                drop(answer.send(session.apply(&request, meant)));
+            }
             Self::End(answer) => {
                 session.end();
                 answer.send(()).unwrap_or_default();
@@ -136,8 +142,8 @@ struct DataplaneObject {
     journal: Journal,
     /// What is left of the snapshot for the last `Hello`.
     pages: Option<Pages>,
-    /// The batch that came before it was to be applied, unless it makes no sense.
-    prepared: Option<Result<Batch, Refusal>>,
+    /// The batch that came before it was to be applied.
+    prepared: Option<ByteBuf>,
 }
 
 impl DataplaneObject {
@@ -151,10 +157,10 @@ impl DataplaneObject {
         }
     }
 
-    async fn carry_out(&self, batch: Result<Batch, Refusal>) -> fdo::Result<ByteBuf> {
+    async fn carry_out(&self, batch: ByteBuf, meant: Option<BatchId>) -> fdo::Result<ByteBuf> {
         self.is_current()?;
-        let batch = batch.map_err(|refusal| refused(&self.journal, &refusal))?;
-        let answer = self.worker.ask(|answer| Job::Apply(batch, answer)).await?;
+        let job = |answer| Job::Apply(batch, meant, answer);
+        let answer = self.worker.ask(job).await?;
         answer
             .map(ByteBuf::from)
             .map_err(|refusal| refused(&self.journal, &refusal))
@@ -187,22 +193,20 @@ impl DataplaneObject {
 
     /// Applies a batch.
     async fn apply(&self, batch: ByteBuf) -> fdo::Result<ByteBuf> {
-        self.carry_out(decode(&batch)).await
+        self.carry_out(batch, None).await
     }
 
     /// Keeps a batch, in place of the one before, until it is to be applied.
     fn prepare(&mut self, batch: ByteBuf) {
-        self.prepared = Some(decode(&batch));
+        self.prepared = Some(batch);
     }
 
     /// Applies the batch that was prepared.
     async fn apply_prepared(&mut self, id: u64) -> fdo::Result<ByteBuf> {
-        let batch = match self.prepared.take() {
-            Some(Ok(batch)) if batch.id != BatchId(id) => Err(Refusal::NotPrepared(id)),
-            Some(batch) => batch,
-            None => Err(Refusal::NotPrepared(id)),
-        };
-        self.carry_out(batch).await
+        match self.prepared.take() {
+            Some(batch) => self.carry_out(batch, Some(BatchId(id))).await,
+            None => Err(refused(&self.journal, &Refusal::NotPrepared(id))),
+        }
     }
 
     /// Interfaces have changed.
@@ -303,10 +307,6 @@ async fn serve_client(
         result = feed => result,
         result = ends => result,
     }
-}
-
-fn decode(batch: &[u8]) -> Result<Batch, Refusal> {
-    Ok(codec::decode(batch)?)
 }
 
 fn failure(error: impl std::error::Error) -> zbus::Error {

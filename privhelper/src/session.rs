@@ -3,7 +3,7 @@
 //! Runs on the dataplane's thread, one request after the other. At most one lease is valid. Malformed or unauthorised requests end here, without a trace in the kernel.
 
 use ipc_proto::{
-    Ack, Batch, Hello, Incarnation, Known, Lane, Lease, VERSION, Welcome,
+    Ack, Batch, BatchId, Hello, Incarnation, Known, Lane, Lease, VERSION, Welcome,
     codec::{self, DecodeError, EncodeError},
 };
 use tokio::sync::{mpsc::UnboundedSender, watch};
@@ -129,12 +129,16 @@ impl Session {
         );
     }
 
-    /// Serves [`Batch`].
+    /// Serves [`Batch`]; one that was prepared must be the one that is meant.
     ///
     /// # Errors
     ///
     /// [`Refusal`].
-    pub fn apply(&mut self, batch: Batch) -> Result<Vec<u8>, Refusal> {
+    pub fn apply(&mut self, request: &[u8], meant: Option<BatchId>) -> Result<Vec<u8>, Refusal> {
+        let batch: Batch = codec::decode(request)?;
+        if let Some(meant) = meant.filter(|meant| *meant != batch.id) {
+            return Err(Refusal::NotPrepared(meant.0));
+        }
         if self.lease != Some(batch.lease) {
             return Err(Refusal::Fenced);
         }

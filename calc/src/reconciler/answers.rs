@@ -108,12 +108,13 @@ impl Reconciler {
                 return;
             }
         };
+        self.take_in_made();
         let mut doubts = flight.doubts;
         doubts.extend(flight.ops.iter().filter_map(Doubt::after));
         if ack.failed.is_empty() && doubts.is_empty() && !self.plan.is_empty() {
-            self.keep_made(now, flight.ops);
+            self.made = Some((now, flight.ops));
         } else {
-            self.replan();
+            self.drop_plan();
             self.settle(now, flight.ops, ack.failed.into_iter().collect());
             for doubt in &doubts {
                 self.tables.doubt(doubt);

@@ -2,8 +2,8 @@
 //!
 //! While a batch is in flight the ones after it are planned, and the first of those is sent ahead.
 //! They are applied if all of the one before is made and nothing else happens; else they are
-//! forgotten, and planned anew from what is so by then. What was made is taken in at once when all that
-//! was planned is on its way: many keys in order cost a fraction of few at a time.
+//! forgotten, and planned anew from what is so by then. What was made is taken in once what follows
+//! is on its way.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -113,13 +113,6 @@ impl Reconciler {
     pub(super) fn drop_plan(&mut self) {
         self.plan.clear();
         self.prepared = None;
-    }
-
-    /// Keeps what was made to be taken in later.
-    pub(super) fn keep_made(&mut self, now: Instant, ops: Vec<Op>) {
-        let (at, made) = self.made.get_or_insert_with(|| (now, Vec::new()));
-        *at = now;
-        made.extend(ops);
     }
 
     /// Takes in what was made.

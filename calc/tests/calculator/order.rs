@@ -2,7 +2,7 @@
 //! that does not reach all that depends on it shows up as a difference from a calculator that never
 //! knew anything else.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, mem};
 
 use calc::event::Event;
 use proptest::{
@@ -19,12 +19,18 @@ use crate::{
 fn run(script: Vec<(Event, bool)>, shuffle: &[Index]) -> Result<World, TestCaseError> {
     let mut world = World::default();
     let mut instance = Instance::default();
+    // The same, but hears of all at once that comes between two calculations.
+    let (mut at_once, mut come) = (Instance::default(), Vec::new());
     let start = start().into_iter().map(|event| (event, false));
     for (event, resolve) in start.chain(script) {
         world.apply(event.clone());
+        come.push(event.clone());
         instance.calculator.handle(event);
         if resolve {
             instance.resolve();
+            at_once.calculator.handle_all(mem::take(&mut come));
+            at_once.resolve();
+            prop_assert_eq!(&at_once.desired, &instance.desired, "one by one matters");
         }
     }
     instance.resolve();
@@ -35,16 +41,18 @@ fn run(script: Vec<(Event, bool)>, shuffle: &[Index]) -> Result<World, TestCaseE
         let other = other.index(events.len());
         events.swap(at, other);
     }
-    let mut shuffled = Instance::default();
+    let (mut shuffled, mut at_once) = (Instance::default(), Instance::default());
+    at_once.calculator.handle_all(events.clone());
+    at_once.resolve();
+    prop_assert_eq!(&at_once.desired, &instance.desired, "order at once matters");
     for event in events {
         shuffled.calculator.handle(event);
         shuffled.resolve();
     }
     prop_assert_eq!(&shuffled.desired, &instance.desired, "order matters");
 
-    for event in world.changes(&World::default()) {
-        instance.calculator.handle(event);
-    }
+    let changes = world.changes(&World::default());
+    instance.calculator.handle_all(changes);
     instance.resolve();
     prop_assert!(
         instance.desired.0.is_empty(),

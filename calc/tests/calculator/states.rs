@@ -448,11 +448,13 @@ fn no_way_from_one_state_to_another_matters() {
                     changes = from.world.changes(&World::default());
                     changes.extend(World::default().changes(&to.world));
                 }
-                for event in changes {
-                    instance.calculator.handle(event);
-                    if way.ends_with("one by one") {
+                if way.ends_with("one by one") {
+                    for event in changes {
+                        instance.calculator.handle(event);
                         instance.resolve();
                     }
+                } else {
+                    instance.calculator.handle_all(changes);
                 }
                 instance.resolve();
                 let fresh = to.world.desired();

@@ -75,7 +75,7 @@ fn what_was_prepared_and_is_not_to_be_applied_gives_its_number_to_no_other() {
 }
 
 #[test]
-fn all_that_was_planned_is_sent_before_what_was_made_is_taken_in() {
+fn what_follows_is_sent_before_what_was_made_is_taken_in() {
     let all = numbered(1..=5);
     let mut bench = bench(&all);
     assert_eq!(bench.ops(), all[..2]);
@@ -85,11 +85,9 @@ fn all_that_was_planned_is_sent_before_what_was_made_is_taken_in() {
     assert_eq!(bench.ops(), all[2..4]);
     prepares(&mut bench, &all[4..]);
     assert_eq!(bench.poll(), None);
-    assert_eq!(bench.calc.totals().pending, 5, "not yet");
+    assert_eq!(bench.calc.totals().pending, 3);
     bench.ack(Vec::new());
     assert_eq!(bench.ops(), all[4..]);
-    assert_eq!(bench.poll(), None);
-    assert_eq!(bench.calc.totals().pending, 1);
     bench.ack(Vec::new());
     assert_eq!(bench.poll(), None);
     assert!(bench.calc.is_in_sync());
