@@ -98,14 +98,14 @@ impl Calculator {
     pub fn handle_all(&mut self, events: impl IntoIterator<Item = Event>) {
         let mut blocks = Vec::new();
         for event in events {
-            match event {
-                Event::Block(cidr, block) if blocks.len() < MAX_BLOCKS => {
-                    blocks.push((cidr, block));
-                }
-                event => {
+            if let Event::Block(cidr, block) = event {
+                blocks.push((cidr, block));
+                if blocks.len() == MAX_BLOCKS {
                     self.take_in_blocks(mem::take(&mut blocks));
-                    self.handle(event);
                 }
+            } else {
+                self.take_in_blocks(mem::take(&mut blocks));
+                self.handle(event);
             }
         }
         self.take_in_blocks(blocks);

@@ -148,7 +148,7 @@ impl Index {
         &self,
         mut blocks: Vec<(IpNet, Option<Block>)>,
     ) -> impl Iterator<Item = (IpNet, Option<Block>)> {
-        blocks.sort_by(|(a, _), (b, _)| a.cmp(b));
+        blocks.sort_by_key(|(cidr, _)| *cidr);
         let mut blocks = blocks.into_iter().peekable();
         let mut known = self.blocks.owners();
         iter::from_fn(move || {

@@ -328,7 +328,7 @@ impl<K: Kind> Table<K> {
         for (key, _) in &made {
             self.note(key);
         }
-        self.ready.remove_all(made.iter().map(|(key, _)| key));
+        self.ready.remove_all(&made);
         for (key, sent) in self.tracker.settle_all(made) {
             let turn = self
                 .tracker

@@ -54,11 +54,8 @@ impl<K> Ready<K> {
 
 impl<K: Ord> Ready<K> {
     /// Removes keys that come in order.
-    pub(super) fn remove_all<'a>(&mut self, keys: impl DoubleEndedIterator<Item = &'a K> + Clone)
-    where
-        K: 'a,
-    {
-        let (Some(first), Some(last)) = (keys.clone().next(), keys.clone().next_back()) else {
+    pub(super) fn remove_all<V>(&mut self, keys: &[(K, V)]) {
+        let (Some((first, _)), Some((last, _))) = (keys.first(), keys.last()) else {
             return;
         };
         let sets = [
@@ -68,7 +65,7 @@ impl<K: Ord> Ready<K> {
             &mut self.sweeps,
         ];
         for set in sets {
-            let mut keys = keys.clone().peekable();
+            let mut keys = keys.iter().map(|(key, _)| key).peekable();
             let among = set.extract_if(first..=last, |key| {
                 while keys.next_if(|other| *other < key).is_some() {}
                 keys.next_if(|other| *other == key).is_some()

@@ -6,7 +6,7 @@ use ipc_proto::{BpfRoute, KernelRoute, Op, RouteKey};
 use ipnet::IpNet;
 
 use super::Tables;
-use crate::table::{Act, Verdict};
+use crate::table::Verdict;
 
 /// What was made of a table of which there may be many, in order.
 type Made<K, V> = Vec<(K, Option<V>)>;
@@ -18,21 +18,34 @@ impl Tables {
         let mut routes: Made<RouteKey, KernelRoute> = Vec::new();
         let mut recovered = Vec::new();
         for op in ops {
-            match op {
-                Op::BpfRoute(key @ IpNet::V4(_), value) if follows(&v4, &key) => {
-                    v4.push((key, value));
+            let other = match op {
+                Op::BpfRoute(key, value) => {
+                    let made = match key {
+                        IpNet::V4(_) => &mut v4,
+                        IpNet::V6(_) => &mut v6,
+                    };
+                    add(made, key, value).map(|(key, value)| Op::BpfRoute(key, value))
                 }
-                Op::BpfRoute(key @ IpNet::V6(_), value) if follows(&v6, &key) => {
-                    v6.push((key, value));
+                Op::KernelRoute(key, value) => {
+                    let other = add(&mut routes, key, value);
+                    other.map(|(key, value)| Op::KernelRoute(key, value))
                 }
-                Op::KernelRoute(key, value) if follows(&routes, &key) => routes.push((key, value)),
-                op => {
-                    // Only what has a table is ever sent.
-                    let verdict = self.act(op.clone(), Act::Settle(now, None));
-                    if verdict == Ok(Verdict::Recovered) {
-                        recovered.push(op);
-                    }
-                }
+                op @ (Op::LinkSettings(..)
+                | Op::TunnelDevice(..)
+                | Op::Neighbour(..)
+                | Op::Fdb(..)
+                | Op::LinkAddress(..)
+                | Op::Rule(..)
+                | Op::Attachment(..)
+                | Op::Endpoint(..)
+                | Op::Vtep(..)
+                | Op::ProgramSettings(_)
+                | Op::Masquerade(_)
+                | Op::FlowFlush(_)) => Some(op),
+            };
+            let Some(op) = other else { continue };
+            if self.settle(now, op.clone(), None) == Verdict::Recovered {
+                recovered.push(op);
             }
         }
         recovered.extend(self.bpf_v4.settle_all(now, v4));
@@ -42,6 +55,12 @@ impl Tables {
     }
 }
 
-fn follows<K: Ord, V>(made: &[(K, V)], key: &K) -> bool {
-    made.last().is_none_or(|(last, _)| last < key)
+/// Adds what was made of a key, unless it is out of order; then it is returned.
+fn add<K: Ord, V>(made: &mut Made<K, V>, key: K, value: Option<V>) -> Option<(K, Option<V>)> {
+    if made.last().is_none_or(|(last, _)| *last < key) {
+        made.push((key, value));
+        None
+    } else {
+        Some((key, value))
+    }
 }
