@@ -34,12 +34,10 @@ use crate::{
 #[derive(Debug)]
 enum Job {
     Hello(ByteBuf, oneshot::Sender<Result<(Vec<u8>, Pages), Refusal>>),
-    /// To apply a batch; of one that was prepared, which one is meant.
-    Apply(
-        ByteBuf,
-        Option<BatchId>,
-        oneshot::Sender<Result<Vec<u8>, Refusal>>,
-    ),
+    Apply(ByteBuf, oneshot::Sender<Result<Vec<u8>, Refusal>>),
+    /// To have a batch at hand, which is likely to be next.
+    Prepare(ByteBuf),
+    ApplyPrepared(BatchId, oneshot::Sender<Result<Vec<u8>, Refusal>>),
     /// The client is gone.
     End(oneshot::Sender<()>),
     /// Nothing: shows that the thread is alive.
@@ -60,9 +58,9 @@ impl Job {
                 }
                 Err(refusal) => drop(answer.send(Err(refusal))),
             },
-            Self::Apply(request, meant, answer) => {
-                drop(answer.send(session.apply(&request, meant)));
-            }
+            Self::Apply(request, answer) => drop(answer.send(session.apply(&request))),
+            Self::Prepare(request) => session.prepare(&request),
+            Self::ApplyPrepared(id, answer) => drop(answer.send(session.apply_prepared(id))),
             Self::End(answer) => {
                 session.end();
                 answer.send(()).unwrap_or_default();
@@ -106,13 +104,18 @@ impl Worker {
 
     async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> fdo::Result<T> {
         let (answer, result) = oneshot::channel();
-        let gone = || fdo::Error::Failed("the helper is ending".into());
-        if self.0.send(job(answer)).await.is_err() {
-            return Err(gone());
-        }
-        // The thread has ended.
-        result.await.map_err(|_ended| gone())
+        self.send(job(answer)).await?;
+        result.await.map_err(|_ended| ending())
     }
+
+    async fn send(&self, job: Job) -> fdo::Result<()> {
+        self.0.send(job).await.map_err(|_ended| ending())
+    }
+}
+
+/// The error of whoever asks a thread that has ended.
+fn ending() -> fdo::Error {
+    fdo::Error::Failed("the helper is ending".into())
 }
 
 /// Logs a refusal and makes it the answer.
@@ -142,8 +145,6 @@ struct DataplaneObject {
     journal: Journal,
     /// What is left of the snapshot for the last `Hello`.
     pages: Option<Pages>,
-    /// The batch that came before it was to be applied.
-    prepared: Option<ByteBuf>,
 }
 
 impl DataplaneObject {
@@ -157,9 +158,11 @@ impl DataplaneObject {
         }
     }
 
-    async fn carry_out(&self, batch: ByteBuf, meant: Option<BatchId>) -> fdo::Result<ByteBuf> {
+    async fn carry_out(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<Vec<u8>, Refusal>>) -> Job,
+    ) -> fdo::Result<ByteBuf> {
         self.is_current()?;
-        let job = |answer| Job::Apply(batch, meant, answer);
         let answer = self.worker.ask(job).await?;
         answer
             .map(ByteBuf::from)
@@ -174,7 +177,6 @@ impl DataplaneObject {
     async fn hello(&mut self, hello: ByteBuf) -> fdo::Result<ByteBuf> {
         self.is_current()?;
         self.pages = None;
-        self.prepared = None;
         let granted = self.worker.ask(|answer| Job::Hello(hello, answer)).await?;
         let (welcome, pages) = granted.map_err(|refusal| refused(&self.journal, &refusal))?;
         self.pages = Some(pages);
@@ -193,20 +195,19 @@ impl DataplaneObject {
 
     /// Applies a batch.
     async fn apply(&self, batch: ByteBuf) -> fdo::Result<ByteBuf> {
-        self.carry_out(batch, None).await
+        self.carry_out(|answer| Job::Apply(batch, answer)).await
     }
 
     /// Keeps a batch, in place of the one before, until it is to be applied.
-    fn prepare(&mut self, batch: ByteBuf) {
-        self.prepared = Some(batch);
+    async fn prepare(&self, batch: ByteBuf) -> fdo::Result<()> {
+        self.is_current()?;
+        self.worker.send(Job::Prepare(batch)).await
     }
 
     /// Applies the batch that was prepared.
-    async fn apply_prepared(&mut self, id: u64) -> fdo::Result<ByteBuf> {
-        match self.prepared.take() {
-            Some(batch) => self.carry_out(batch, Some(BatchId(id))).await,
-            None => Err(refused(&self.journal, &Refusal::NotPrepared(id))),
-        }
+    async fn apply_prepared(&self, id: u64) -> fdo::Result<ByteBuf> {
+        let job = |answer| Job::ApplyPrepared(BatchId(id), answer);
+        self.carry_out(job).await
     }
 
     /// Interfaces have changed.
@@ -274,7 +275,6 @@ async fn serve_client(
         hangup: closing.0.clone(),
         journal: journal.clone(),
         pages: None,
-        prepared: None,
     };
     let connection = bus::server_until(stream, &closing.0)
         .serve_at(bus::DATAPLANE_PATH, object)

@@ -50,6 +50,8 @@ pub struct Session {
     conntrack: Conntrack,
     incarnation: Incarnation,
     lease: Option<Lease>,
+    /// The batch that came before it was to be applied.
+    prepared: Option<Result<Batch, DecodeError>>,
     leased: watch::Sender<bool>,
 }
 
@@ -78,6 +80,7 @@ impl Session {
             conntrack,
             incarnation,
             lease: None,
+            prepared: None,
             leased,
         }
     }
@@ -129,16 +132,35 @@ impl Session {
         );
     }
 
-    /// Serves [`Batch`]; one that was prepared must be the one that is meant.
+    /// Serves [`Batch`].
     ///
     /// # Errors
     ///
     /// [`Refusal`].
-    pub fn apply(&mut self, request: &[u8], meant: Option<BatchId>) -> Result<Vec<u8>, Refusal> {
-        let batch: Batch = codec::decode(request)?;
-        if let Some(meant) = meant.filter(|meant| *meant != batch.id) {
-            return Err(Refusal::NotPrepared(meant.0));
+    pub fn apply(&mut self, request: &[u8]) -> Result<Vec<u8>, Refusal> {
+        self.carry_out(codec::decode(request)?)
+    }
+
+    /// Keeps a batch, in place of the one before, until it is to be applied. While that is on its way it is
+    /// decoded; should it make no sense, that is said then.
+    pub fn prepare(&mut self, request: &[u8]) {
+        self.prepared = Some(codec::decode(request));
+    }
+
+    /// Serves the batch that was prepared, which must be the one that is meant.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`].
+    pub fn apply_prepared(&mut self, meant: BatchId) -> Result<Vec<u8>, Refusal> {
+        let batch = self.prepared.take().transpose()?;
+        match batch.filter(|batch| batch.id == meant) {
+            Some(batch) => self.carry_out(batch),
+            None => Err(Refusal::NotPrepared(meant.0)),
         }
+    }
+
+    fn carry_out(&mut self, batch: Batch) -> Result<Vec<u8>, Refusal> {
         if self.lease != Some(batch.lease) {
             return Err(Refusal::Fenced);
         }
@@ -155,9 +177,10 @@ impl Session {
         })?)
     }
 
-    /// Ends the lease.
+    /// Ends the lease, and forgets what was prepared.
     pub fn end(&mut self) {
         self.lease = None;
+        self.prepared = None;
         self.leased.send_replace(false);
     }
 }
