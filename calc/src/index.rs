@@ -80,6 +80,8 @@ pub(crate) enum Holder<'a> {
     Workload(&'a WorkloadKey),
     /// Whoever IPAM has given it to on that node, whose block is another's or nobody's.
     Ipam(NodeName),
+    /// Services, by this prefix of theirs.
+    Service(IpNet),
 }
 
 impl Index {
@@ -245,8 +247,12 @@ impl Index {
         if let Some((key, _)) = self.workloads.with_net(&net).next() {
             return Some(Holder::Workload(key));
         }
-        let node = self.blocks.owner(&net)?;
-        Some(Holder::Ipam(self.names.name(node)))
+        if let Some(node) = self.blocks.owner(&net) {
+            return Some(Holder::Ipam(self.names.name(node)));
+        }
+        let mut services = self.bgp.services.iter();
+        let service = services.find(|service| service.contains(&address))?;
+        Some(Holder::Service(*service))
     }
 
     /// Forgets the names of nodes that neither a resource nor a route has, if there may be many.

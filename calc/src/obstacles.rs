@@ -59,11 +59,11 @@ fn sources(index: &Index) -> impl Iterator<Item = String> {
     })
 }
 
-/// The addresses towards peers among the workloads that somebody else has.
+/// The addresses towards peers among the workloads, if there are such, that somebody else has.
 fn peering(index: &Index) -> impl Iterator<Item = String> {
-    let wanted = Family::ALL
-        .into_iter()
-        .filter(|_| !index.config.route_sync_disabled);
+    let mut workloads = index.workloads.local();
+    let wanted = !index.config.route_sync_disabled && workloads.any(|(_, one)| one.bgp_peer);
+    let wanted = Family::ALL.into_iter().filter(move |_| wanted);
     wanted.filter_map(|family| {
         let address = index.peering(family)?;
         let field = match family {
@@ -77,6 +77,7 @@ fn peering(index: &Index) -> impl Iterator<Item = String> {
                 key.workload, key.endpoint, key.node
             ),
             Holder::Ipam(name) => format!("IPAM has given away on node {name}"),
+            Holder::Service(net) => format!("services have by {net}"),
         };
         Some(format!(
             "BGPConfiguration default: {field} {address} is an address that {holder}, so it is put on no \
@@ -142,7 +143,7 @@ mod tests {
             nets: nets.iter().map(|net| net.parse().unwrap()).collect(),
             mac: None,
             skip_ingress_redirect: false,
-            bgp_peer: false,
+            bgp_peer: workload == "peer",
             migration: MigrationRole::None,
         });
         Event::Workload(key, workload)
@@ -163,6 +164,7 @@ mod tests {
         for event in [
             Event::Node("there".to_owned(), Some(node)),
             endpoint("there", "c", &["10.0.0.2/32"]),
+            endpoint("there", "peer", &["10.0.0.4/32"]),
             Event::Block("10.0.3.0/26".parse().unwrap(), Some(block)),
         ] {
             index.apply(event);
@@ -172,11 +174,18 @@ mod tests {
             ("10.0.9.1", "that Node there has"),
             ("10.0.0.2", "that WorkloadEndpoint c eth0 on node there has"),
             ("10.0.3.3", "that IPAM has given away on node there"),
+            ("10.96.0.10", "that services have by 10.96.0.0/12"),
             ("169.254.0.179", ""),
         ] {
-            let mut bgp = Bgp::default();
+            let mut bgp = Bgp {
+                services: vec!["10.96.0.0/12".parse().unwrap()],
+                ..Bgp::default()
+            };
             bgp.peering.v4 = address.parse().ok();
             index.apply(Event::Bgp(bgp));
+            index.apply(endpoint("here", "peer", &[]));
+            assert_eq!(peering(&index).count(), 0, "nobody here is a peer");
+            index.apply(endpoint("here", "peer", &["10.0.0.5/32"]));
             let told: Vec<_> = peering(&index).collect();
             assert_eq!(told.len(), usize::from(!holder.is_empty()), "{told:?}");
             let named = |line: &String| line.contains(address) && line.contains(holder);

@@ -2,7 +2,7 @@
 //! configuration names, one of each family, on each of the links.
 //!
 //! They are wanted while the link is up: the kernel drops IPv6 ones when it goes down. None is where the
-//! kernel's routes are left to others, who then speak for this host, and none that a node or a pod has:
+//! kernel's routes are left to others, who then speak for this host, and none that a node, a pod or services have:
 //! this host would take in what is sent to that one (`obstacles.rs` tells).
 
 use std::{
@@ -32,7 +32,9 @@ impl Kind for LinkAddresses {
                 config.ipv6 != before.config.ipv6
                     || config.route_sync_disabled != before.config.route_sync_disabled
             }
-            Event::Bgp(bgp) => bgp.peering != before.bgp.peering,
+            Event::Bgp(bgp) => {
+                bgp.peering != before.bgp.peering || bgp.services != before.bgp.services
+            }
             Event::Node(name, node) => {
                 let nodes = before.nodes.get(name).into_iter().chain(node);
                 let mut ends = nodes.flat_map(|node| {
