@@ -2,18 +2,20 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     time::Duration,
 };
 
 use calc::{Calculator, Page, event::Event};
-use ipc_proto::{Lane, Op, OpError, Rival, Tunnel, view};
+use ipc_proto::{Lane, LinkRole, Op, OpError, Rival, Tunnel, view};
 use ipnet::IpNet;
 use privhelper::links::Links;
 
 use super::{
     cluster,
-    kernel::{Kernel, Key, is_ours, owns},
+    kernel::{Kernel, Key, can_clear, is_ours, owns},
     node::is_set,
+    peers,
     rules::{Broken, broken},
     step::Step,
     world::World,
@@ -27,6 +29,9 @@ const LAST_TRIES: Duration = Duration::from_secs(185);
 /// More rounds than anything takes without time passing.
 const MAX_ROUNDS: u32 = 2000;
 
+/// Which of BIRD's routes come once all is at rest: one of no prefix of ours, and one of a pod's address.
+const LAST_ROUTES: [u8; 2] = [0, 8];
+
 /// Ends all faults, lets the world come to rest, and checks it.
 pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
     world.heal();
@@ -35,13 +40,48 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
         world.take(Step::Resync)?;
         come_to_rest(world)?;
     }
-    check(world)?;
+    let in_sync = check(world)?;
+    check_rivals(world)?;
+    world.tally.add(if in_sync {
+        "ended in sync"
+    } else {
+        "ended with what cannot be"
+    });
+    if in_sync {
+        rest_with_peers(world)?;
+    }
+    Ok(())
+}
+
+/// Has BIRD's routes come and go where all is as wanted: nothing follows from them but what is told.
+fn rest_with_peers(world: &mut World) -> Result<(), Broken> {
+    let there = peers::addresses(&world.datastore.documents, &world.kernel);
+    if there.is_empty() {
+        return Ok(());
+    }
+    world.tally.add("ended with peers");
+    let drifts = |world: &World| world.node.as_ref().map(|node| node.body.drifts);
+    let before = (world.tally.of("steps"), drifts(world));
+    for which in LAST_ROUTES {
+        world.take(Step::Bird(which))?;
+    }
+    come_to_rest(world)?;
+    let after = (world.tally.of("steps"), drifts(world));
+    if after != before {
+        return broken("BIRD's routes to its peers are no drift", (before, after));
+    }
+    check_rivals(world)
+}
+
+fn check_rivals(world: &mut World) -> Result<(), Broken> {
+    let mut found = rivals(world);
     // They are told as of the last reading.
-    if rivals(world).is_some_and(|(there, told)| there != told) {
+    if found.as_ref().is_some_and(|(there, told)| there != told) {
         world.take(Step::Resync)?;
         come_to_rest(world)?;
+        found = rivals(world);
     }
-    match rivals(world) {
+    match found {
         Some((there, told)) if there != told => broken(
             "others' routes that win are told, and no others",
             (there, told),
@@ -95,7 +135,14 @@ fn rivals(world: &World) -> Option<(BTreeSet<IpNet>, BTreeSet<IpNet>)> {
         })
     };
     let there = all.told.iter().filter(|rival| wins(rival));
-    Some((there.map(|rival| rival.ours).collect(), told))
+    let mut there: BTreeSet<IpNet> = there.map(|rival| rival.ours).collect();
+    there.extend(peers::outdone(&wanted, &world.kernel, &peers(world)));
+    Some((there, told))
+}
+
+/// Returns the links of workloads with which BIRD speaks BGP.
+fn peers(world: &World) -> BTreeSet<u32> {
+    peers::links(&world.kernel, &cluster::peers(&world.datastore.documents))
 }
 
 fn come_to_rest(world: &mut World) -> Result<(), Broken> {
@@ -129,7 +176,8 @@ fn come_to_rest(world: &mut World) -> Result<(), Broken> {
     }
 }
 
-fn check(world: &mut World) -> Result<(), Broken> {
+/// Checks the end, and returns whether all is as wanted.
+fn check(world: &World) -> Result<bool, Broken> {
     if !world.supervisor.has_both_up() || world.helper.is_none() {
         return broken("I7: both children are up", &world.supervisor);
     }
@@ -144,6 +192,14 @@ fn check(world: &mut World) -> Result<(), Broken> {
             (key, desired.get(key), wanted.get(key)),
         );
     }
+    let asked: BTreeSet<_> = wanted.keys().filter_map(address).collect();
+    let expected = peers::addresses(&world.datastore.documents, &world.kernel);
+    if asked != expected {
+        return broken(
+            "each peer's link has the peering addresses that nobody has",
+            (asked, expected),
+        );
+    }
     let (ideal, unmet) = ideal(world, &wanted)?;
     compare(&world.kernel, &ideal)?;
     let reconciler = &node.body.reconciler;
@@ -154,12 +210,7 @@ fn check(world: &mut World) -> Result<(), Broken> {
     if unmet == 0 && reconciler.poll_timeout().is_some() {
         return broken("I10: idle costs nothing", totals);
     }
-    world.tally.add(if unmet == 0 {
-        "ended in sync"
-    } else {
-        "ended with what cannot be"
-    });
-    Ok(())
+    Ok(unmet == 0)
 }
 
 /// Returns what a fresh process wants that sees only the end.
@@ -175,6 +226,14 @@ fn wanted(world: &World) -> BTreeMap<Key, Op> {
         .collect()
 }
 
+fn address(key: &Key) -> Option<(u32, IpAddr)> {
+    if let Key::Address(link, address) = key {
+        Some((*link, *address))
+    } else {
+        None
+    }
+}
+
 fn difference<'a>(a: &'a BTreeMap<Key, Op>, b: &'a BTreeMap<Key, Op>) -> Option<&'a Key> {
     let mut keys = a.keys().chain(b.keys());
     keys.find(|key| a.get(key) != b.get(key))
@@ -185,7 +244,7 @@ fn ideal(world: &World, wanted: &BTreeMap<Key, Op>) -> Result<(Kernel, usize), B
     let policy = &world.policy;
     let links = world.kernel.table(policy);
     let mut ideal = world.kernel.clone();
-    clear(&mut ideal, world, &links);
+    clear(&mut ideal, world, wanted, &links);
 
     let mut unmet = 0;
     let mut bpf = Vec::new();
@@ -251,12 +310,14 @@ fn ideal(world: &World, wanted: &BTreeMap<Key, Op>) -> Result<(Kernel, usize), B
 }
 
 /// Clears what a helper could clear, but for tunnel devices and settings.
-fn clear(kernel: &mut Kernel, world: &World, links: &Links) {
+fn clear(kernel: &mut Kernel, world: &World, wanted: &BTreeMap<Key, Op>, links: &Links) {
     let policy = &world.policy;
+    let peers = peers(world);
     let may = |op| policy.check(Lane::State, op, links).is_ok();
     kernel.routes.retain(|key, routes| {
         if may(Op::KernelRoute(key.clone(), None)) {
-            routes.retain(|route| !owns(key, route, policy, links));
+            routes
+                .retain(|route| !owns(key, route, policy, links) || peers::is_birds(route, &peers));
         }
         !routes.is_empty()
     });
@@ -266,6 +327,16 @@ fn clear(kernel: &mut Kernel, world: &World, links: &Links) {
         !(entry.permanent && ours)
     });
     kernel.fdb.retain(|_, entry| !entry.permanent);
+    for (index, device) in &mut kernel.devices {
+        if role(*index) == Some(LinkRole::Workload) {
+            device.addresses.retain(|own, origin| {
+                let mut wanted = wanted.keys().filter_map(address);
+                let is_wanted =
+                    wanted.any(|(link, other)| link == *index && other.is_ipv6() == is_ipv6(own));
+                !can_clear(own, *origin, policy, is_wanted)
+            });
+        }
+    }
     kernel
         .bpf
         .retain(|prefix, _| !may(Op::BpfRoute(*prefix, None)));
@@ -284,6 +355,14 @@ fn keep(ideal: &mut Kernel, actual: &Kernel, key: &Key) {
                 .routes
                 .extend(routes.map(|routes| (key.clone(), routes)));
         }
+        Key::Address(index, address) => {
+            let own = IpNet::from(*address);
+            let device = actual.devices.get(index);
+            let origin = device.and_then(|device| device.addresses.get(&own));
+            if let (Some(device), Some(origin)) = (ideal.devices.get_mut(index), origin) {
+                device.addresses.insert(own, *origin);
+            }
+        }
         Key::Settings(_) | Key::Tunnel(_) | Key::Neighbour(..) | Key::Fdb(..) => {}
     }
 }
@@ -297,6 +376,12 @@ fn compare(actual: &Kernel, ideal: &Kernel) -> Result<(), Broken> {
     for index in ideal.settings.keys() {
         if actual.settings.get(index) != ideal.settings.get(index) {
             return broken(RULE, ("settings", index));
+        }
+    }
+    for (index, device) in &actual.devices {
+        let ideal = ideal.devices.get(index).map(|device| &device.addresses);
+        if ideal != Some(&device.addresses) {
+            return broken(RULE, ("addresses", index, &device.addresses, ideal));
         }
     }
     if let Some(differs) = differing(&actual.routes, &ideal.routes) {
