@@ -55,7 +55,7 @@ pub enum Bug {
     AddressesUnheard,
     /// An address on a workload's link that is no longer wanted is not removed.
     AddressKept,
-    /// Any address on a workload's link passes for one that another agent has made in our place.
+    /// The helper tells of others' addresses on workloads' links as if they could be ours.
     OthersAddresses,
 }
 

@@ -117,7 +117,7 @@ pub(super) fn usual(doc: Doc) -> u16 {
         Doc::Pool(_) => 0b0101,
         Doc::Block(k) => u16::from(k % 4 + 1),
         Doc::Workload(slot) => {
-            let peer = if matches!(slot, 2 | 3) { PEER } else { 0 };
+            let peer = if slot == 3 { PEER } else { 0 };
             u16::from(slot % 4) * 0b101 | peer
         }
     }

@@ -135,8 +135,11 @@ impl Generator {
                 let doc = random.pick(&all_docs()).unwrap_or(Doc::Config);
                 vec![Step::Garble(doc)]
             }
-            _ => {
-                let doc = random.pick(&all_docs()).unwrap_or(Doc::Config);
+            kind => {
+                let doc = match kind {
+                    6 if random.percent(50) => Doc::Services,
+                    _ => random.pick(&all_docs()).unwrap_or(Doc::Config),
+                };
                 if documents.contains_key(&doc) && random.percent(30) {
                     vec![Step::Document(doc, None)]
                 } else {

@@ -228,7 +228,7 @@ impl Helper {
             observed.extend(keys.map(|key| Observed::KernelRoute(key, None)));
         }
         if ground.bug == Some(Bug::OthersAddresses) {
-            observed.extend(ground.kernel.any_addresses(&links));
+            observed.extend(ground.kernel.strange_addresses(ground.policy, &links));
         }
         leave_out_known(&mut observed, known, ground);
         self.leases += 1;

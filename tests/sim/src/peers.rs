@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
 };
 
-use calc::event::{Event, Node};
+use calc::event::{Event, Node, Peering};
 use ipc_proto::{IfName, Op, RouteKind, Step};
 use ipnet::IpNet;
 use privhelper::policy::Policy;
@@ -84,20 +84,36 @@ pub(super) fn addresses(
     documents: &BTreeMap<Doc, u16>,
     kernel: &Kernel,
 ) -> BTreeSet<(u32, IpAddr)> {
-    let services = documents.get(&Doc::Services).copied();
-    let Event::Bgp(bgp) = cluster::event(Doc::Services, services) else {
-        return BTreeSet::new();
-    };
     let held = held(documents);
-    let peering = [bgp.peering.v4, bgp.peering.v6];
-    let peering = peering.into_iter().flatten();
-    let peering: Vec<IpAddr> = peering.filter(|address| !held.contains(address)).collect();
+    let peering = peering(documents).filter(|address| !held.contains(address));
+    let peering: Vec<IpAddr> = peering.collect();
     let is_up = |link: &u32| kernel.devices.get(link).is_some_and(|device| device.admin);
     let links = links(kernel, &cluster::peers(documents)).into_iter();
     links
         .filter(is_up)
         .flat_map(|link| peering.iter().map(move |address| (link, *address)))
         .collect()
+}
+
+/// Returns whether somebody has an address that the peers' links should have.
+pub(super) fn is_any_held(documents: &BTreeMap<Doc, u16>) -> bool {
+    let held = held(documents);
+    peering(documents).any(|address| held.contains(&address))
+}
+
+fn peering(documents: &BTreeMap<Doc, u16>) -> impl Iterator<Item = IpAddr> {
+    let services = documents.get(&Doc::Services).copied();
+    let peering = match cluster::event(Doc::Services, services) {
+        Event::Bgp(bgp) => bgp.peering,
+        Event::Node(..)
+        | Event::Pool(..)
+        | Event::Block(..)
+        | Event::Workload(..)
+        | Event::Config(_)
+        | Event::Link(_)
+        | Event::Links(_) => Peering::default(),
+    };
+    [peering.v4, peering.v6].into_iter().flatten()
 }
 
 /// Returns the addresses that nodes and pods have.
@@ -113,8 +129,7 @@ fn held(documents: &BTreeMap<Doc, u16>) -> BTreeSet<IpAddr> {
             Event::Block(cidr, Some(block)) => {
                 let given = block.allocations.iter();
                 let given = given.filter(|(_, node)| Some(*node) != block.owner.as_ref());
-                let hosts = |ordinal: &u32| cidr.hosts().nth(usize::try_from(*ordinal).ok()?);
-                held.extend(given.filter_map(|(ordinal, _)| hosts(ordinal)));
+                held.extend(given.map(|(ordinal, _)| at(&cidr, *ordinal)));
             }
             Event::Node(_, None)
             | Event::Workload(_, None)
@@ -127,6 +142,14 @@ fn held(documents: &BTreeMap<Doc, u16>) -> BTreeSet<IpAddr> {
         }
     }
     held
+}
+
+/// Returns the address at a place in a block.
+fn at(block: &IpNet, ordinal: u32) -> IpAddr {
+    match block.network() {
+        IpAddr::V4(first) => IpAddr::V4((u32::from(first) + ordinal).into()),
+        IpAddr::V6(first) => IpAddr::V6((u128::from(first) + u128::from(ordinal)).into()),
+    }
 }
 
 fn hosts(node: &Node) -> impl Iterator<Item = IpAddr> {

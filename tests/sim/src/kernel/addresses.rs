@@ -147,15 +147,18 @@ impl Kernel {
         }
     }
 
-    /// Tells of all single addresses on workloads' links, whosever they are, by a bug.
-    pub(crate) fn any_addresses(&self, links: &Links) -> Vec<Observed> {
+    /// Tells of others' addresses on workloads' links, by a bug.
+    pub(crate) fn strange_addresses(&self, policy: &Policy, links: &Links) -> Vec<Observed> {
         let mut all = Vec::new();
         for (index, device) in &self.devices {
             let state = links.by_index(*index);
             let Some(state) = state.filter(|state| state.role == LinkRole::Workload) else {
                 continue;
             };
-            all.extend(device.addresses.keys().map(|own| {
+            let addresses = device.addresses.iter();
+            let others =
+                addresses.filter(|(own, origin)| whose(own, **origin, policy) == Whose::Others);
+            all.extend(others.map(|(own, _)| {
                 let key = LinkAddressKey {
                     link: state.link.clone(),
                     address: own.addr(),
