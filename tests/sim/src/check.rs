@@ -57,16 +57,16 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
 /// Where all is as wanted, has BIRD's routes come and go, from which nothing follows but what is told, or
 /// an address become another's, which is put right.
 fn rest_with_peers(world: &mut World) -> Result<(), Broken> {
+    if !peers(world).is_empty() && peers::is_any_held(&world.datastore.documents) {
+        world
+            .tally
+            .add("ended with a peering address that somebody has");
+    }
     let expected = peers::addresses(&world.datastore.documents, &world.kernel);
     let Some((link, _)) = expected.first() else {
         return Ok(());
     };
     world.tally.add("ended with peers");
-    if peers::is_any_held(&world.datastore.documents) {
-        world
-            .tally
-            .add("ended with a peering address that somebody has");
-    }
     let written = world.tally.of("steps");
     let drifts = |world: &World| world.node.as_ref().map(|node| node.body.drifts);
     let before = drifts(world);

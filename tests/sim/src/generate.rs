@@ -208,7 +208,7 @@ impl Generator {
         if random.percent(30) {
             return Step::Foreign(random.byte(10));
         }
-        if random.percent(25) {
+        if random.percent(20) {
             return Step::Bird(random.byte(192));
         }
         let thing = random.pick(&THINGS).unwrap_or(Thing::Bpf);
