@@ -55,7 +55,7 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
 }
 
 /// Where all is as wanted, has BIRD's routes come and go, from which nothing follows but what is told, or
-/// an address become another's, which is put right.
+/// an address become another's or go away, which is put right.
 fn rest_with_peers(world: &mut World) -> Result<(), Broken> {
     if !peers(world).is_empty() && peers::is_any_held(&world.datastore.documents) {
         world
@@ -70,7 +70,12 @@ fn rest_with_peers(world: &mut World) -> Result<(), Broken> {
     let written = world.tally.of("steps");
     let drifts = |world: &World| world.node.as_ref().map(|node| node.body.drifts);
     let before = drifts(world);
-    if written.is_multiple_of(2) {
+    let how = match written % 4 {
+        0 => Some(How::Alter),
+        1 => Some(How::Remove),
+        _ => None,
+    };
+    let Some(how) = how else {
         for which in LAST_ROUTES {
             world.take(Step::Bird(which))?;
         }
@@ -79,13 +84,13 @@ fn rest_with_peers(world: &mut World) -> Result<(), Broken> {
             return broken("BIRD's routes to its peers are no drift", written);
         }
         return rivals::check(world);
-    }
+    };
     let named = |n: &u8| world.kernel.index(&cluster::cali(*n)) == Some(*link);
     let Some(n) = (0..cluster::CALIS).find(named) else {
         return Ok(());
     };
     world.drifted = false;
-    world.take(Step::Drift(Thing::Address, How::Alter, n))?;
+    world.take(Step::Drift(Thing::Address, how, n))?;
     if world.drifted {
         world.take(Step::Resync)?;
     }

@@ -135,11 +135,12 @@ impl Generator {
                 let doc = random.pick(&all_docs()).unwrap_or(Doc::Config);
                 vec![Step::Garble(doc)]
             }
-            kind => {
-                let doc = match kind {
-                    6 if random.percent(50) => Doc::Services,
-                    _ => random.pick(&all_docs()).unwrap_or(Doc::Config),
-                };
+            6 if random.percent(50) => {
+                // Rarely what it usually is, lest nobody has a peering address.
+                vec![Step::Document(Doc::Services, Some(random.below(512)))]
+            }
+            _ => {
+                let doc = random.pick(&all_docs()).unwrap_or(Doc::Config);
                 if documents.contains_key(&doc) && random.percent(30) {
                     vec![Step::Document(doc, None)]
                 } else {
