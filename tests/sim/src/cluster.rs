@@ -118,7 +118,7 @@ pub(super) fn usual(doc: Doc) -> u16 {
         Doc::Block(k) => u16::from(k % 4 + 1),
         Doc::Workload(slot) => {
             let peer = if slot == 3 { PEER } else { 0 };
-            u16::from(slot % 4) * 0b101 | peer
+            (u16::from(slot % 4) * 0b101) | peer
         }
     }
 }
