@@ -49,11 +49,19 @@ pub enum Bug {
     SumUnread,
     /// What was prepared last is applied, whatever was meant.
     AnyPrepared,
+    /// The reconciler does not hear which workloads are BGP peers.
+    PeersUnheard,
+    /// The helper does not tell that others have put an address in the place of ours.
+    AddressesUnheard,
+    /// An address on a workload's link that is no longer wanted is not removed.
+    AddressKept,
+    /// The helper tells of others' addresses on workloads' links as if they could be ours.
+    OthersAddresses,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 27] = [
         Self::AckOfOlder,
         Self::FeedLost,
         Self::OldLease,
@@ -77,5 +85,9 @@ impl Bug {
         Self::FullForEver,
         Self::SumUnread,
         Self::AnyPrepared,
+        Self::PeersUnheard,
+        Self::AddressesUnheard,
+        Self::AddressKept,
+        Self::OthersAddresses,
     ];
 }

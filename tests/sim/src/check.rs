@@ -1,21 +1,24 @@
 //! The end of a run: once faults stop and time has passed, everything is as it should be.
 
+mod ideal;
+mod rivals;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     time::Duration,
 };
 
-use calc::{Calculator, Page, event::Event};
-use ipc_proto::{Lane, Op, OpError, Rival, Tunnel, view};
-use ipnet::IpNet;
-use privhelper::links::Links;
+use calc::{Calculator, event::Event};
+use ipc_proto::Op;
 
 use super::{
     cluster,
-    kernel::{Kernel, Key, is_ours, owns},
+    kernel::Key,
     node::is_set,
+    peers,
     rules::{Broken, broken},
-    step::Step,
+    step::{How, Step, Thing},
     world::World,
 };
 
@@ -27,6 +30,9 @@ const LAST_TRIES: Duration = Duration::from_secs(185);
 /// More rounds than anything takes without time passing.
 const MAX_ROUNDS: u32 = 2000;
 
+/// Which of BIRD's routes come once all is at rest: one of no prefix of ours, and one of a pod's address.
+const LAST_ROUTES: [u8; 2] = [0, 8];
+
 /// Ends all faults, lets the world come to rest, and checks it.
 pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
     world.heal();
@@ -35,67 +41,66 @@ pub(super) fn settle(world: &mut World) -> Result<(), Broken> {
         world.take(Step::Resync)?;
         come_to_rest(world)?;
     }
-    check(world)?;
-    // They are told as of the last reading.
-    if rivals(world).is_some_and(|(there, told)| there != told) {
-        world.take(Step::Resync)?;
-        come_to_rest(world)?;
+    let in_sync = check(world)?;
+    rivals::check(world)?;
+    world.tally.add(if in_sync {
+        "ended in sync"
+    } else {
+        "ended with what cannot be"
+    });
+    if in_sync {
+        rest_with_peers(world)?;
     }
-    match rivals(world) {
-        Some((there, told)) if there != told => broken(
-            "others' routes that win are told, and no others",
-            (there, told),
-        ),
-        Some((there, _)) => {
-            world.tally.add(if there.is_empty() {
-                "ended without rivals"
-            } else {
-                "ended with rivals"
-            });
-            Ok(())
-        }
-        None => Ok(()),
-    }
+    Ok(())
 }
 
-/// Returns the prefixes of routes that are wanted for which others' routes may count: those for which there
-/// are some, and those for which they are told; none where not all is as wanted.
-fn rivals(world: &World) -> Option<(BTreeSet<IpNet>, BTreeSet<IpNet>)> {
-    let reconciler = &world.node.as_ref()?.body.reconciler;
-    if !reconciler.is_in_sync() {
-        return None;
+/// Where all is as wanted, has BIRD's routes come and go, from which nothing follows but what is told, or
+/// an address become another's or go away, which is put right.
+fn rest_with_peers(world: &mut World) -> Result<(), Broken> {
+    if !peers(world).is_empty() && peers::is_any_held(&world.datastore.documents) {
+        world
+            .tally
+            .add("ended with a peering address that somebody has");
     }
-    let page = Page {
-        kind: view::Kind::KernelRoutes,
-        skip: 0,
-        max: usize::MAX,
-        differing: true,
+    let expected = peers::addresses(&world.datastore.documents, &world.kernel);
+    let Some((link, _)) = expected.first() else {
+        return Ok(());
     };
-    let rows = reconciler.rows(&page).into_iter();
-    let foreign = rows.filter(|row| matches!(row.reason, Some(view::Reason::Foreign(_))));
-    let prefix = |op: Op| {
-        if let Op::KernelRoute(key, _) = op {
-            Some(key.prefix)
-        } else {
-            None
+    world.tally.add("ended with peers");
+    let written = world.tally.of("steps");
+    let drifts = |world: &World| world.node.as_ref().map(|node| node.body.drifts);
+    let before = drifts(world);
+    let how = match written % 4 {
+        0 => Some(How::Alter),
+        1 => Some(How::Remove),
+        _ => None,
+    };
+    let Some(how) = how else {
+        for which in LAST_ROUTES {
+            world.take(Step::Bird(which))?;
         }
+        come_to_rest(world)?;
+        if (world.tally.of("steps"), drifts(world)) != (written, before) {
+            return broken("BIRD's routes to its peers are no drift", written);
+        }
+        return rivals::check(world);
     };
-    let told = foreign.filter_map(|row| prefix(row.desired?)).collect();
-    let wanted = wanted(world);
-    let all = world
-        .kernel
-        .rivals(&world.policy, &world.kernel.table(&world.policy));
-    let wins = |rival: &Rival| {
-        wanted.keys().any(|key| {
-            let Key::Route(key) = key else {
-                return false;
-            };
-            (key.table, key.prefix) == (rival.key.table, rival.ours)
-                && (rival.key.prefix != rival.ours || rival.key.metric <= key.metric)
-        })
+    let named = |n: &u8| world.kernel.index(&cluster::cali(*n)) == Some(*link);
+    let Some(n) = (0..cluster::CALIS).find(named) else {
+        return Ok(());
     };
-    let there = all.told.iter().filter(|rival| wins(rival));
-    Some((there.map(|rival| rival.ours).collect(), told))
+    world.drifted = false;
+    world.take(Step::Drift(Thing::Address, how, n))?;
+    if world.drifted {
+        world.take(Step::Resync)?;
+    }
+    come_to_rest(world)?;
+    check(world).map(|_| ())
+}
+
+/// Returns the links of workloads with which BIRD speaks BGP.
+fn peers(world: &World) -> BTreeSet<u32> {
+    peers::links(&world.kernel, &cluster::peers(&world.datastore.documents))
 }
 
 fn come_to_rest(world: &mut World) -> Result<(), Broken> {
@@ -129,7 +134,8 @@ fn come_to_rest(world: &mut World) -> Result<(), Broken> {
     }
 }
 
-fn check(world: &mut World) -> Result<(), Broken> {
+/// Checks the end, and returns whether all is as wanted.
+fn check(world: &World) -> Result<bool, Broken> {
     if !world.supervisor.has_both_up() || world.helper.is_none() {
         return broken("I7: both children are up", &world.supervisor);
     }
@@ -144,8 +150,16 @@ fn check(world: &mut World) -> Result<(), Broken> {
             (key, desired.get(key), wanted.get(key)),
         );
     }
-    let (ideal, unmet) = ideal(world, &wanted)?;
-    compare(&world.kernel, &ideal)?;
+    let asked: BTreeSet<_> = wanted.keys().filter_map(address).collect();
+    let expected = peers::addresses(&world.datastore.documents, &world.kernel);
+    if asked != expected {
+        return broken(
+            "each peer's link has the peering addresses that nobody has",
+            (asked, expected),
+        );
+    }
+    let (ideal, unmet) = ideal::of(world, &wanted)?;
+    ideal::compare(&world.kernel, &ideal)?;
     let reconciler = &node.body.reconciler;
     let totals = reconciler.totals();
     if totals.pending > 0 || reconciler.is_in_sync() != (unmet == 0) {
@@ -154,12 +168,7 @@ fn check(world: &mut World) -> Result<(), Broken> {
     if unmet == 0 && reconciler.poll_timeout().is_some() {
         return broken("I10: idle costs nothing", totals);
     }
-    world.tally.add(if unmet == 0 {
-        "ended in sync"
-    } else {
-        "ended with what cannot be"
-    });
-    Ok(())
+    Ok(unmet == 0)
 }
 
 /// Returns what a fresh process wants that sees only the end.
@@ -175,151 +184,15 @@ fn wanted(world: &World) -> BTreeMap<Key, Op> {
         .collect()
 }
 
+fn address(key: &Key) -> Option<(u32, IpAddr)> {
+    if let Key::Address(link, address) = key {
+        Some((*link, *address))
+    } else {
+        None
+    }
+}
+
 fn difference<'a>(a: &'a BTreeMap<Key, Op>, b: &'a BTreeMap<Key, Op>) -> Option<&'a Key> {
     let mut keys = a.keys().chain(b.keys());
     keys.find(|key| a.get(key) != b.get(key))
-}
-
-/// Returns the kernel as it should be, and how many keys cannot be as wanted.
-fn ideal(world: &World, wanted: &BTreeMap<Key, Op>) -> Result<(Kernel, usize), Broken> {
-    let policy = &world.policy;
-    let links = world.kernel.table(policy);
-    let mut ideal = world.kernel.clone();
-    clear(&mut ideal, world, &links);
-
-    let mut unmet = 0;
-    let mut bpf = Vec::new();
-    for (key, op) in wanted {
-        match (key, policy.check(Lane::State, op.clone(), &links)) {
-            (_, Err(OpError::StaleLink(link))) => return broken("no stale link is wanted", link),
-            (_, Err(_)) => {
-                unmet += 1;
-                keep(&mut ideal, &world.kernel, key);
-            }
-            (Key::Bpf(prefix), Ok(_)) => bpf.push((*prefix, op)),
-            (Key::Tunnel(_), Ok(_)) if world.kernel.is_so(op, policy, &links) => {}
-            (Key::Tunnel(_), Ok(_)) => return broken("the tunnel device is as it should be", op),
-            (_, Ok(_)) => {
-                if ideal.write(op, policy, &links).is_err() {
-                    unmet += 1;
-                    keep(&mut ideal, &world.kernel, key);
-                }
-            }
-        }
-    }
-    for tunnel in [Tunnel::VxlanV4, Tunnel::VxlanV6] {
-        let there = world.kernel.index(policy.tunnel(tunnel)).is_some();
-        if there && !wanted.contains_key(&Key::Tunnel(tunnel)) {
-            return broken("there is no tunnel device that nobody wants", tunnel);
-        }
-    }
-    for ipv6 in [false, true] {
-        let map: Vec<_> = bpf
-            .iter()
-            .filter(|(prefix, _)| is_ipv6(prefix) == ipv6)
-            .collect();
-        let fixed = ideal
-            .bpf
-            .keys()
-            .filter(|prefix| is_ipv6(prefix) == ipv6)
-            .count();
-        let max = ideal.bpf_max_entries;
-        if fixed + map.len() <= max {
-            for (_, op) in map {
-                unmet += usize::from(ideal.write(op, policy, &links).is_err());
-            }
-            continue;
-        }
-        // It has no room for all, but as many as there is room for are right.
-        unmet += 1;
-        let right = map
-            .iter()
-            .filter(|(_, op)| world.kernel.is_so(op, policy, &links));
-        let right: Vec<IpNet> = right.map(|(prefix, _)| *prefix).collect();
-        if fixed + right.len() != max {
-            let there: Vec<_> = world.kernel.bpf.keys().collect();
-            let asked: Vec<_> = map.iter().map(|(prefix, _)| prefix).collect();
-            return broken(
-                "a map without room for all is full",
-                (right.len(), there, asked),
-            );
-        }
-        let entry = |prefix| Some((prefix, world.kernel.bpf.get(&prefix)?.clone()));
-        ideal.bpf.extend(right.into_iter().filter_map(entry));
-    }
-    Ok((ideal, unmet))
-}
-
-/// Clears what a helper could clear, but for tunnel devices and settings.
-fn clear(kernel: &mut Kernel, world: &World, links: &Links) {
-    let policy = &world.policy;
-    let may = |op| policy.check(Lane::State, op, links).is_ok();
-    kernel.routes.retain(|key, routes| {
-        if may(Op::KernelRoute(key.clone(), None)) {
-            routes.retain(|route| !owns(key, route, policy, links));
-        }
-        !routes.is_empty()
-    });
-    let role = |index| links.by_index(index).map(|state| state.role);
-    kernel.neighbours.retain(|(index, address), entry| {
-        let ours = role(*index).is_some_and(|role| is_ours(role, address.is_ipv6()));
-        !(entry.permanent && ours)
-    });
-    kernel.fdb.retain(|_, entry| !entry.permanent);
-    kernel
-        .bpf
-        .retain(|prefix, _| !may(Op::BpfRoute(*prefix, None)));
-}
-
-/// Leaves a key as it is.
-fn keep(ideal: &mut Kernel, actual: &Kernel, key: &Key) {
-    match key {
-        Key::Bpf(prefix) => {
-            let entry = actual.bpf.get(prefix).cloned();
-            ideal.bpf.extend(entry.map(|entry| (*prefix, entry)));
-        }
-        Key::Route(key) => {
-            let routes = actual.routes.get(key).cloned();
-            ideal
-                .routes
-                .extend(routes.map(|routes| (key.clone(), routes)));
-        }
-        Key::Settings(_) | Key::Tunnel(_) | Key::Neighbour(..) | Key::Fdb(..) => {}
-    }
-}
-
-fn is_ipv6(prefix: &IpNet) -> bool {
-    matches!(prefix, IpNet::V6(_))
-}
-
-fn compare(actual: &Kernel, ideal: &Kernel) -> Result<(), Broken> {
-    const RULE: &str = "the kernel holds what it should";
-    for index in ideal.settings.keys() {
-        if actual.settings.get(index) != ideal.settings.get(index) {
-            return broken(RULE, ("settings", index));
-        }
-    }
-    if let Some(differs) = differing(&actual.routes, &ideal.routes) {
-        return broken(RULE, differs);
-    }
-    if let Some(differs) = differing(&actual.neighbours, &ideal.neighbours) {
-        return broken(RULE, differs);
-    }
-    if let Some(differs) = differing(&actual.fdb, &ideal.fdb) {
-        return broken(RULE, differs);
-    }
-    match differing(&actual.bpf, &ideal.bpf) {
-        Some(differs) => broken(RULE, differs),
-        None => Ok(()),
-    }
-}
-
-/// Returns the first key that differs, with what it is and what it should be.
-fn differing<'a, K: Ord, V: PartialEq>(
-    actual: &'a BTreeMap<K, V>,
-    ideal: &'a BTreeMap<K, V>,
-) -> Option<(&'a K, Option<&'a V>, Option<&'a V>)> {
-    let mut keys = actual.keys().chain(ideal.keys());
-    let key = keys.find(|key| actual.get(key) != ideal.get(key))?;
-    Some((key, actual.get(key), ideal.get(key)))
 }

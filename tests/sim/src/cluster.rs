@@ -3,12 +3,12 @@
 //! A document is a kind, a number and a variant, so that a script can be written down.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use calc::event::{
-    Bgp, Block, Config, Event, MigrationRole, Node, NodeAddress, NodeAddressKind, Pool,
+    Bgp, Block, Config, Event, MigrationRole, Node, NodeAddress, NodeAddressKind, Peering, Pool,
     RouteSource, SourceHint, TunnelMode, Workload, WorkloadKey,
 };
 use ipc_proto::{IfName, Mac};
@@ -27,6 +27,8 @@ pub(super) const BLOCKS: u8 = 8;
 pub(super) const WORKLOADS: u8 = 6;
 /// Interfaces for workloads of this node.
 pub(super) const CALIS: u8 = 4;
+/// The bit of a workload's variant by which BIRD speaks BGP with it.
+pub(super) const PEER: u16 = 1 << 9;
 
 /// A document of the datastore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +43,7 @@ pub enum Doc {
     Workload(u8),
     /// The settings.
     Config,
-    /// The service prefixes.
+    /// The service prefixes, and the addresses towards BGP peers among the workloads.
     Services,
 }
 
@@ -114,7 +116,10 @@ pub(super) fn usual(doc: Doc) -> u16 {
         Doc::Pool(2) => 0b1000,
         Doc::Pool(_) => 0b0101,
         Doc::Block(k) => u16::from(k % 4 + 1),
-        Doc::Workload(slot) => u16::from(slot % 4) * 0b101,
+        Doc::Workload(slot) => {
+            let peer = if slot == 3 { PEER } else { 0 };
+            (u16::from(slot % 4) * 0b101) | peer
+        }
     }
 }
 
@@ -242,7 +247,7 @@ fn workload(slot: u8, variant: u16) -> Workload {
         nets,
         mac: (!has(variant, 5)).then_some(Mac([2, 0, 0, 0, 1, slot])),
         skip_ingress_redirect: has(variant, 6),
-        bgp_peer: false,
+        bgp_peer: variant & PEER != 0,
         migration: MigrationRole::None,
     }
 }
@@ -265,6 +270,10 @@ fn config(variant: u16) -> Config {
     if has(variant, 3) {
         config.external_nodes.push(net(v4(203, 0, 113, 0), 24));
     }
+    if has(variant, 8) {
+        // One that there is only on the links of BGP peers.
+        config.source_hint_v4 = Some(SourceHint::Address(v4(172, 31, 0, 1)));
+    }
     config
 }
 
@@ -279,8 +288,46 @@ fn services(variant: u16) -> Bgp {
     let chosen = (0..).zip(all).filter(|(bit, _)| has(variant, *bit));
     Bgp {
         services: chosen.map(|(_, prefix)| prefix).collect(),
-        ..Bgp::default()
+        peering: peering(variant),
     }
+}
+
+/// The addresses towards BGP peers among the workloads; of each family the last one is a pod's or
+/// another node's where there is such.
+fn peering(variant: u16) -> Peering {
+    let nodes = has(variant, 6);
+    Peering {
+        v4: match variant >> 4 & 3 {
+            0 => Some(v4(169, 254, 1, 1)),
+            1 => None,
+            2 => Some(v4(172, 31, 0, 1)),
+            _ if nodes => Some(v4(192, 0, 2, 2)),
+            _ => Some(v4(10, 65, 0, 18)),
+        },
+        v6: match variant >> 7 & 3 {
+            0 => Some(v6(200, 1)),
+            1 => None,
+            2 => Some(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).into()),
+            _ if nodes => Some(node_v6(0, 2)),
+            _ => Some(v6(0, 18)),
+        },
+    }
+}
+
+/// Returns the interfaces of the workloads of this node with which BIRD speaks BGP.
+pub(super) fn peers(documents: &BTreeMap<Doc, u16>) -> BTreeSet<IfName> {
+    let peers = documents.iter().filter_map(|(doc, variant)| match doc {
+        Doc::Workload(slot) if is_own(*slot) && variant & PEER != 0 => {
+            Some(workload(*slot, *variant).interface)
+        }
+        Doc::Workload(_)
+        | Doc::Node(_)
+        | Doc::Pool(_)
+        | Doc::Block(_)
+        | Doc::Config
+        | Doc::Services => None,
+    });
+    peers.collect()
 }
 
 /// Every address that a packet may be sent to.

@@ -4,7 +4,7 @@ use ipc_proto::Tunnel;
 use supervisor::machine::Child;
 
 use super::{
-    cluster::{BLOCKS, CALIS, NODES, POOLS, WORKLOADS, is_own, usual},
+    cluster::{BLOCKS, CALIS, NODES, PEER, POOLS, WORKLOADS, is_own, usual},
     random::Random,
     step::{Doc, How, Motion, Slot, Step, Thing},
     world::{Setup, World},
@@ -117,6 +117,9 @@ impl Generator {
                 let doc = Doc::Workload(slot);
                 match documents.get(&doc) {
                     None => pod(slot, self.variant(doc)),
+                    Some(variant) if random.percent(10) => {
+                        vec![Step::Document(doc, Some(variant ^ PEER))]
+                    }
                     Some(variant) if random.percent(60) => {
                         let moved = variant ^ (1 + random.below(31));
                         vec![Step::Document(doc, Some(moved))]
@@ -131,6 +134,10 @@ impl Generator {
             5 => {
                 let doc = random.pick(&all_docs()).unwrap_or(Doc::Config);
                 vec![Step::Garble(doc)]
+            }
+            6 if random.percent(50) => {
+                // Rarely what it usually is, lest nobody has a peering address.
+                vec![Step::Document(Doc::Services, Some(random.below(512)))]
             }
             _ => {
                 let doc = random.pick(&all_docs()).unwrap_or(Doc::Config);
@@ -148,9 +155,9 @@ impl Generator {
             usual(doc)
         } else if let Doc::Config = doc {
             // Rarely more than one setting at a time.
-            1 << self.random.below(8)
+            1 << self.random.below(9)
         } else {
-            self.random.below(512)
+            self.random.below(1024)
         }
     }
 
@@ -188,18 +195,22 @@ impl Generator {
     }
 
     fn drift(&mut self) -> Step {
-        const THINGS: [Thing; 6] = [
+        const THINGS: [Thing; 7] = [
             Thing::Bpf,
             Thing::Route,
             Thing::Route,
             Thing::Neighbour,
             Thing::Fdb,
             Thing::Settings,
+            Thing::Address,
         ];
         const HOWS: [How; 4] = [How::Remove, How::Alter, How::Stray, How::Double];
         let random = &mut self.random;
         if random.percent(30) {
             return Step::Foreign(random.byte(10));
+        }
+        if random.percent(20) {
+            return Step::Bird(random.byte(192));
         }
         let thing = random.pick(&THINGS).unwrap_or(Thing::Bpf);
         let how = random.pick(&HOWS).unwrap_or(How::Remove);

@@ -3,11 +3,11 @@
 //! A request is served in two halves, between which anything can happen to the kernel: interfaces
 //! are read and the rest after them; steps are checked and carried out after that.
 
+mod watch;
 mod write;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    mem,
     net::IpAddr,
 };
 
@@ -104,6 +104,7 @@ pub(super) enum Served {
 #[derive(Debug)]
 pub(super) struct Helper {
     incarnation: u64,
+    bug: Option<Bug>,
     links: Links,
     /// The devices that the table shows.
     seen: BTreeMap<u32, Device>,
@@ -119,9 +120,15 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    pub(super) fn new(incarnation: u64, kernel: &mut Kernel, policy: &Policy) -> Self {
+    pub(super) fn new(
+        incarnation: u64,
+        kernel: &mut Kernel,
+        policy: &Policy,
+        bug: Option<Bug>,
+    ) -> Self {
         let mut helper = Self {
             incarnation,
+            bug,
             links: Links::default(),
             seen: BTreeMap::new(),
             lease: None,
@@ -145,35 +152,6 @@ impl Helper {
 
     pub(super) fn has_work(&self) -> bool {
         self.job.is_some() || !self.arrivals.is_empty() || !self.flushes.is_empty()
-    }
-
-    /// Reads the interfaces, and returns what is to be told of them and of others.
-    pub(super) fn watch(&mut self, kernel: &mut Kernel, policy: &Policy) -> Option<Feed> {
-        self.read_links(kernel, policy);
-        self.links.drift(mem::take(&mut kernel.others));
-        self.links.take_feed()
-    }
-
-    fn read_links(&mut self, kernel: &mut Kernel, policy: &Policy) {
-        // The same once more is nothing to the table.
-        if kernel.falls.is_empty() && kernel.losses.is_empty() && kernel.devices == self.seen {
-            return;
-        }
-        self.seen.clone_from(&kernel.devices);
-        let states = kernel.links(policy);
-        let falls = mem::take(&mut kernel.falls);
-        let losses = mem::take(&mut kernel.losses);
-        let lost = mem::take(&mut kernel.lost);
-        for index in losses.difference(&falls).copied() {
-            let after = states.iter().find(|state| state.link.index == index);
-            if let (Some(before), Some(after)) = (self.links.by_index(index), after) {
-                let lost = lost.get(&index);
-                let is_told = |own: &IpNet| lost.is_some_and(|lost| lost.contains(&own.addr()));
-                let told = before.addresses.iter().any(is_told);
-                self.missed_loss |= !told && !shows_loss(before, after);
-            }
-        }
-        self.links.update(states, &Unseen { down: falls, lost });
     }
 
     /// Goes half of the way with a request.
@@ -248,6 +226,9 @@ impl Helper {
         if ground.bug == Some(Bug::OthersRoutes) {
             let keys = ground.kernel.routes.keys().cloned();
             observed.extend(keys.map(|key| Observed::KernelRoute(key, None)));
+        }
+        if ground.bug == Some(Bug::OthersAddresses) {
+            observed.extend(ground.kernel.strange_addresses(ground.policy, &links));
         }
         leave_out_known(&mut observed, known, ground);
         self.leases += 1;
@@ -371,16 +352,6 @@ impl Helper {
             Lane::Flows => Message::Flushed(FlowsDone { lease, id, failed }),
         }))
     }
-}
-
-/// Returns whether who knew an interface as `before` can tell from `after` that it lost something.
-fn shows_loss(before: &LinkState, after: &LinkState) -> bool {
-    let kept = |own| after.addresses.contains(own);
-    before.link != after.link
-        || before.up && !after.up
-        || before.mac != after.mac
-        || before.mtu > after.mtu
-        || !before.addresses.iter().all(kept)
 }
 
 /// Leaves out what is as who asked knows it.

@@ -2,6 +2,7 @@
 //!
 //! It holds what is ours beside what is not, and knows neither policy nor desired state.
 
+mod addresses;
 mod devices;
 mod read;
 mod write;
@@ -17,7 +18,10 @@ use ipc_proto::{
 use ipnet::IpNet;
 use privhelper::policy::Policy;
 
-pub(super) use self::read::{is_ours, owns};
+pub(super) use self::{
+    addresses::{Origin, can_clear},
+    read::{is_ours, owns},
+};
 use super::cluster::{UPLINK, name, net, own_addresses, v4, v6};
 
 pub(super) const ENOMEM: i32 = 12;
@@ -40,7 +44,7 @@ pub(super) struct Device {
     pub(super) carrier: bool,
     pub(super) mac: Mac,
     pub(super) mtu: u32,
-    pub(super) addresses: BTreeSet<IpNet>,
+    pub(super) addresses: BTreeMap<IpNet, Origin>,
     pub(super) vxlan: Option<Vxlan>,
 }
 
@@ -101,6 +105,7 @@ pub(super) enum Key {
     Tunnel(Tunnel),
     Neighbour(u32, IpAddr),
     Fdb(u32, Mac),
+    Address(u32, IpAddr),
     Bpf(IpNet),
     Route(RouteKey),
 }
@@ -151,7 +156,7 @@ impl Key {
             Self::Neighbour(..) => Some(Kind::Neighbours),
             Self::Fdb(..) => Some(Kind::Fdb),
             Self::Route(_) => Some(Kind::KernelRoutes),
-            Self::Settings(_) | Self::Tunnel(_) | Self::Bpf(_) => None,
+            Self::Settings(_) | Self::Tunnel(_) | Self::Address(..) | Self::Bpf(_) => None,
         }
     }
 
@@ -161,10 +166,10 @@ impl Key {
             Op::TunnelDevice(tunnel, _) => Self::Tunnel(*tunnel),
             Op::Neighbour(key, _) => Self::Neighbour(key.link.index, key.address),
             Op::Fdb(key, _) => Self::Fdb(key.link.index, key.mac),
+            Op::LinkAddress(key, _) => Self::Address(key.link.index, key.address),
             Op::BpfRoute(prefix, _) => Self::Bpf(*prefix),
             Op::KernelRoute(key, _) => Self::Route(key.clone()),
-            Op::LinkAddress(..)
-            | Op::Rule(..)
+            Op::Rule(..)
             | Op::Attachment(..)
             | Op::Endpoint(..)
             | Op::Vtep(..)
@@ -179,6 +184,8 @@ impl Key {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Disturbed {
     pub(super) links: BTreeSet<u32>,
+    /// Addresses that the helper has set, of which routes may be the source.
+    pub(super) sources: BTreeSet<IpAddr>,
     pub(super) keys: BTreeSet<Key>,
 }
 
@@ -204,6 +211,8 @@ pub(super) struct Kernel {
     pub(super) losses: BTreeSet<u32>,
     /// The addresses that were taken from interfaces.
     pub(super) lost: BTreeMap<u32, BTreeSet<IpAddr>>,
+    /// The addresses that interfaces were given or had changed, with their protocols.
+    pub(super) given: BTreeSet<(u32, IpAddr, u8)>,
     /// Interfaces that were said to be down.
     pub(super) falls: BTreeSet<u32>,
     next_index: u32,
@@ -226,17 +235,18 @@ impl Kernel {
             others: BTreeSet::new(),
             losses: BTreeSet::new(),
             lost: BTreeMap::new(),
+            given: BTreeSet::new(),
             falls: BTreeSet::new(),
             next_index: 1,
         };
         let lo = kernel.add(name("lo"), Mac([0; 6]));
-        kernel.put_address(lo, net(v4(127, 0, 0, 1), 8));
+        kernel.put_address(lo, net(v4(127, 0, 0, 1), 8), Origin::USUAL);
         let uplink = kernel.add(name(UPLINK), Mac([2, 0, 0, 0, 0, 1]));
         for own in own_addresses() {
-            kernel.put_address(uplink, own);
+            kernel.put_address(uplink, own, Origin::USUAL);
         }
         let bridge = kernel.add(name("docker0"), Mac([2, 0, 0, 0, 0, 2]));
-        kernel.put_address(bridge, net(v4(172, 17, 0, 1), 16));
+        kernel.put_address(bridge, net(v4(172, 17, 0, 1), 16), Origin::USUAL);
         for which in 0..6 {
             kernel.foreign(which);
         }
@@ -314,6 +324,14 @@ impl Kernel {
             });
             !links.is_empty()
         });
+    }
+
+    /// Takes in that who asked for a change cannot know what came of it, or what went with it.
+    pub(super) fn disturb(&mut self, op: &Op) {
+        if let Op::LinkAddress(key, false) = op {
+            self.disturbed.links.insert(key.link.index);
+        }
+        self.disturbed.keys.extend(Key::of(op));
     }
 
     fn toggle(&mut self, prefix: IpNet, metric: u32, route: Route) {

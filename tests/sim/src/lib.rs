@@ -17,6 +17,7 @@ mod helper;
 mod kernel;
 mod node;
 mod pace;
+mod peers;
 mod random;
 mod rules;
 mod shrink;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use calc::{Calculator, FeedOrder, Input, Page, Reconciler, Throttle};
-use ipc_proto::{Batch, BatchId, Lane, LinkEvent, Op, view};
+use ipc_proto::{Batch, BatchId, IfName, Lane, LinkEvent, Op, view};
 use ipnet::IpNet;
 
 use super::{
@@ -69,10 +69,14 @@ pub(super) struct Node {
     known: BTreeMap<Doc, u16>,
     read: bool,
     complete: bool,
-    ever_wanted: BTreeSet<Key>,
+    pub(super) ever_wanted: BTreeSet<Key>,
+    /// The interfaces of the workloads with which BIRD speaks BGP, as the reconciler should know them.
+    pub(super) peers: BTreeSet<IfName>,
     pub(super) bpf_desired: BTreeSet<IpNet>,
     /// Which routes are wanted to pods here.
     leads: BTreeMap<Key, (IpAddr, u32)>,
+    /// How often it has told of drift.
+    pub(super) drifts: u64,
     news: News,
     throttle: Throttle,
     pace: Pace,
@@ -106,6 +110,8 @@ impl Node {
             read: false,
             complete: false,
             ever_wanted: BTreeSet::new(),
+            peers: BTreeSet::new(),
+            drifts: 0,
             bpf_desired: BTreeSet::new(),
             leads: BTreeMap::new(),
             news: News::default(),
@@ -242,6 +248,11 @@ impl Node {
             }
             wanted.push(op);
         }
+        self.peers = cluster::peers(&self.known);
+        if self.bug != Some(Bug::PeersUnheard) {
+            let peers = self.calculator.bgp_peers();
+            self.handle(now, Input::BgpPeers(peers));
+        }
         if let Err(unplaced) = self.reconciler.want_all(wanted) {
             return broken("each op has a table", unplaced);
         }
@@ -293,6 +304,7 @@ impl Node {
             view::Kind::TunnelDevices,
             view::Kind::Neighbours,
             view::Kind::Fdb,
+            view::Kind::LinkAddresses,
             view::Kind::BpfRoutes,
             view::Kind::KernelRoutes,
         ];
@@ -321,8 +333,8 @@ pub(super) fn is_set(op: &Op) -> bool {
         Op::Fdb(_, value) => value.is_some(),
         Op::BpfRoute(_, value) => value.is_some(),
         Op::KernelRoute(_, value) => value.is_some(),
-        Op::LinkAddress(..)
-        | Op::Rule(..)
+        Op::LinkAddress(_, set) => *set,
+        Op::Rule(..)
         | Op::Attachment(..)
         | Op::Endpoint(..)
         | Op::Vtep(..)

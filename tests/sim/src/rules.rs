@@ -8,7 +8,7 @@ use privhelper::{links::Links, policy::Policy};
 
 use super::{
     cluster,
-    kernel::{Entry, Kernel, Key, Route, is_ours, lead, owns},
+    kernel::{Entry, Kernel, Key, Origin, Route, is_ours, lead, owns},
     tally::Tally,
 };
 
@@ -62,12 +62,15 @@ pub(super) struct Watchman {
     excused: bool,
     /// What is not ours under the key that is about to be written.
     others: Others,
+    /// What is under that key may have become another's since it was read, which the kernel does not ask.
+    unasked: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Others {
     routes: Vec<Route>,
     neighbour: Option<Entry<ipc_proto::Mac>>,
+    addresses: Vec<(IpNet, Origin)>,
 }
 
 impl Watchman {
@@ -78,6 +81,7 @@ impl Watchman {
             disputed: BTreeSet::new(),
             excused: true,
             others: Others::default(),
+            unasked: false,
         }
     }
 
@@ -126,6 +130,9 @@ impl Watchman {
         tally: &mut Tally,
     ) -> Result<(), Broken> {
         self.others = others(op, kernel, policy, sight);
+        self.unasked = Key::of(op).is_some_and(|key| {
+            matches!(key, Key::Address(..)) && kernel.disturbed.keys.contains(&key)
+        });
         tally.add(kind(op));
         if let Some((address, link)) = lead(op)
             && let Some(links) = kernel.flows.get(&address)
@@ -164,7 +171,7 @@ impl Watchman {
         if let Op::BpfRoute(prefix, None) = op {
             self.uncovered(prefix, kernel)?;
         }
-        if others(op, kernel, policy, sight) == self.others {
+        if self.unasked || others(op, kernel, policy, sight) == self.others {
             Ok(())
         } else {
             broken("I3: what is not ours is not changed", op)
@@ -201,6 +208,9 @@ fn others(op: &Op, kernel: &Kernel, policy: &Policy, sight: &Sight) -> Others {
                 others.neighbour = kernel.neighbours.get(&(index, address)).cloned();
             }
         }
+        Some(Key::Address(index, address)) => {
+            others.addresses = kernel.others_addresses(index, address, policy);
+        }
         Some(Key::Settings(_) | Key::Tunnel(_) | Key::Fdb(..) | Key::Bpf(_)) | None => {}
     }
     others
@@ -217,14 +227,22 @@ fn is_disturbed(op: &Op, kernel: &Kernel, policy: &Policy) -> bool {
     }
     let link = |index: u32| disturbed.links.contains(&index);
     match (&key, op) {
-        (Key::Settings(index) | Key::Neighbour(index, _) | Key::Fdb(index, _), _) => link(*index),
+        (
+            Key::Settings(index)
+            | Key::Neighbour(index, _)
+            | Key::Fdb(index, _)
+            | Key::Address(index, _),
+            _,
+        ) => link(*index),
         // The one below it is known by its name as well.
         (Key::Tunnel(_), Op::TunnelDevice(_, Some(device))) if link(device.parent.index) => true,
         (Key::Tunnel(tunnel), _) => kernel.index(policy.tunnel(*tunnel)).is_none_or(link),
         // A clear does not say where the route led.
         (Key::Route(_), Op::KernelRoute(_, None)) => !disturbed.links.is_empty(),
         (Key::Route(_), Op::KernelRoute(_, Some(route))) => {
-            let by_source = route.source.is_some() && !disturbed.links.is_empty();
+            let by_source = route.source.is_some_and(|source| {
+                !disturbed.links.is_empty() || disturbed.sources.contains(&source)
+            });
             by_source
                 || match &route.kind {
                     RouteKind::Unicast(hop) => link(hop.link.index),
@@ -258,8 +276,9 @@ fn kind(op: &Op) -> &'static str {
         Op::BpfRoute(_, None) => "cleared BPF route",
         Op::KernelRoute(_, Some(_)) => "set kernel route",
         Op::KernelRoute(_, None) => "cleared kernel route",
-        Op::LinkAddress(..)
-        | Op::Rule(..)
+        Op::LinkAddress(_, true) => "set link address",
+        Op::LinkAddress(_, false) => "cleared link address",
+        Op::Rule(..)
         | Op::Attachment(..)
         | Op::Endpoint(..)
         | Op::Vtep(..)

@@ -40,6 +40,8 @@ pub enum Step {
     Drift(Thing, How, u8),
     /// Somebody changes what is not ours.
     Foreign(u8),
+    /// A BGP peer among the workloads announces a prefix, or withdraws it.
+    Bird(u8),
     /// So many writes fail, having been made or not.
     Fail(u8, bool),
     /// The helper dies after so many writes.
@@ -123,6 +125,8 @@ pub enum Thing {
     Fdb,
     /// The settings of an interface.
     Settings,
+    /// An address on a workload's link.
+    Address,
 }
 
 /// What is done to it.

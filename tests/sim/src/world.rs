@@ -2,6 +2,8 @@
 //! kernel and datastore, and the clock.
 
 mod actors;
+mod bird;
+mod drift;
 mod outside;
 
 use std::{
@@ -147,6 +149,7 @@ impl World {
             Step::Link(slot, motion) => self.link(slot, motion),
             Step::Drift(thing, how, which) => self.drift(thing, how, which),
             Step::Foreign(which) => self.kernel.foreign(which),
+            Step::Bird(which) => self.bird(which),
             Step::Fail(writes, made) => {
                 self.faults.failing = writes;
                 self.faults.made = made;

@@ -18,8 +18,9 @@ const RUNS_UNTIL_FOUND: u64 = 5_000;
 /// Fewer scripts may do too little by chance.
 const ENOUGH: u64 = 1_000;
 /// How often something must happen in a thousand scripts: half as often as it does, or less.
-const AT_LEAST: [(&str, u64); 41] = [
+const AT_LEAST: [(&str, u64); 48] = [
     ("acknowledgements late", 70),
+    ("addresses of others on workloads' links", 30),
     ("answers overdue", 30),
     ("applies put off", 500),
     ("batches", 7_000),
@@ -28,14 +29,18 @@ const AT_LEAST: [(&str, u64); 41] = [
     ("cleared BPF route", 1_700),
     ("cleared forwarding entry", 110),
     ("cleared kernel route", 1_200),
-    ("cleared neighbour", 700),
+    ("cleared link address", 250),
+    ("cleared neighbour", 450),
     ("cleared tunnel device", 110),
     ("connections cut", 150),
     ("documents garbled", 240),
     ("drift", 900),
     ("drift repaired", 700),
     ("ended in sync", 500),
-    ("ended with rivals", 10),
+    ("ended with a peering address that somebody has", 5),
+    ("ended with peers", 160),
+    ("ended with rivals", 50),
+    ("ended with routes from peers that win", 40),
     ("ended with what cannot be", 100),
     ("faults hit", 800),
     ("forgot flows", 100),
@@ -57,6 +62,8 @@ const AT_LEAST: [(&str, u64); 41] = [
     ("set kernel route", 5_900),
     ("set neighbour", 4_500),
     ("set tunnel device", 900),
+    ("routes from peers", 300),
+    ("set link address", 1_000),
     ("sleeps", 60),
     ("supervisor crashes", 40),
     ("workloads moved", 1_000),

@@ -6,7 +6,7 @@ use privhelper::policy::Permitted;
 use super::Ground;
 use crate::{
     bug::Bug,
-    kernel::{ENOMEM, Key},
+    kernel::ENOMEM,
     rules::{Broken, Sight},
 };
 
@@ -37,7 +37,7 @@ pub(super) fn write(
         if matches!(op, Op::BpfRoute(..)) {
             return Ok(Err(errno(ENOMEM)));
         }
-        ground.kernel.disturbed.keys.extend(Key::of(op));
+        ground.kernel.disturb(op);
         if !ground.faults.made {
             return Ok(Err(errno(ENOMEM)));
         }
@@ -56,9 +56,12 @@ pub(super) fn write(
     if ground.bug == Some(Bug::FlushSkipped) && matches!(op, Op::FlowFlush(_)) {
         return Ok(Ok(()));
     }
+    if ground.bug == Some(Bug::AddressKept) && matches!(op, Op::LinkAddress(_, false)) {
+        return Ok(Ok(()));
+    }
     let outcome = ground.kernel.write(op, ground.policy, &sight.latest);
     if outcome.is_err() {
-        ground.kernel.disturbed.keys.extend(Key::of(op));
+        ground.kernel.disturb(op);
     }
     ground
         .watchman

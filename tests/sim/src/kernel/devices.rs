@@ -1,6 +1,6 @@
 //! Devices, and what the kernel drops with them or with what they lose.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use ipc_proto::{IfName, Mac};
 use ipnet::IpNet;
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::{Device, Kernel, Way};
 
 /// An interface with a smaller MTU has no IPv6 (RFC 8200).
-const IPV6_MIN_MTU: u32 = 1280;
+pub(super) const IPV6_MIN_MTU: u32 = 1280;
 
 impl Kernel {
     /// Adds a device that is up.
@@ -21,7 +21,7 @@ impl Kernel {
             carrier: true,
             mac,
             mtu: 1500,
-            addresses: BTreeSet::new(),
+            addresses: BTreeMap::new(),
             vxlan: None,
         };
         self.devices.insert(index, device);
@@ -34,7 +34,8 @@ impl Kernel {
         let Some(device) = self.devices.get(&index) else {
             return;
         };
-        for own in device.addresses.clone() {
+        let addresses: Vec<IpNet> = device.addresses.keys().copied().collect();
+        for own in addresses {
             self.take_address(index, &own);
         }
         self.devices.remove(&index);
@@ -114,51 +115,11 @@ impl Kernel {
         }
     }
 
-    /// Adds an address, unless the device cannot have it as it is.
-    pub(crate) fn put_address(&mut self, index: u32, own: IpNet) -> bool {
-        let Some(device) = self.devices.get_mut(&index) else {
-            return false;
-        };
-        let ipv6 = matches!(own, IpNet::V6(_));
-        if ipv6 && (!device.admin || device.mtu < IPV6_MIN_MTU) {
-            return false;
-        }
-        device.addresses.insert(own);
-        self.disturbed.links.insert(index);
-        true
-    }
-
-    /// Removes an address, the routes that name it as their source and, after the last IPv4
-    /// address, all IPv4 (`fib_del_ifaddr`, `fib_disable_ip`).
-    pub(crate) fn take_address(&mut self, index: u32, own: &IpNet) {
-        let Some(device) = self.devices.get_mut(&index) else {
-            return;
-        };
-        if !device.addresses.remove(own) {
-            return;
-        }
-        let ipv4 = |net: &IpNet| matches!(net, IpNet::V4(_));
-        let last = ipv4(own) && !device.addresses.iter().any(ipv4);
-        self.disturbed.links.insert(index);
-        self.losses.insert(index);
-        self.lost.entry(index).or_default().insert(own.addr());
-        // Another device may have it as well.
-        if !self.is_own(own.addr()) {
-            for routes in self.routes.values_mut() {
-                routes.retain(|route| route.source != Some(own.addr()));
-            }
-        }
-        self.routes.retain(|_, routes| !routes.is_empty());
-        if last {
-            self.flush(index, |ipv6| !ipv6);
-        }
-    }
-
     fn end_ipv6(&mut self, index: u32) {
         let device = self.devices.get(&index);
         let addresses: Vec<IpNet> = device
             .into_iter()
-            .flat_map(|device| &device.addresses)
+            .flat_map(|device| device.addresses.keys())
             .filter(|own| matches!(own, IpNet::V6(_)))
             .copied()
             .collect();
@@ -169,7 +130,7 @@ impl Kernel {
     }
 
     /// Drops the routes and neighbours of a device, of the families (`is_ipv6`) that are lost.
-    fn flush(&mut self, index: u32, lost: impl Fn(bool) -> bool) {
+    pub(super) fn flush(&mut self, index: u32, lost: impl Fn(bool) -> bool) {
         self.disturbed.links.insert(index);
         self.losses.insert(index);
         self.routes.retain(|key, routes| {

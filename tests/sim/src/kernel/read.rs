@@ -12,7 +12,7 @@ use privhelper::{
     policy::{self, Found, Policy},
 };
 
-use super::{BpfEntry, Device, Kernel, Payload, Route, Way};
+use super::{BpfEntry, Device, Kernel, Payload, Route, Way, addresses};
 
 impl Kernel {
     /// All interfaces.
@@ -55,6 +55,13 @@ impl Kernel {
                     NeighbourKey { link, address },
                     entry.to,
                 ));
+            }
+        }
+        for (index, device) in &self.devices {
+            if let Some(state) = links.by_index(*index)
+                && state.role == LinkRole::Workload
+            {
+                all.extend(addresses::observe(device, &state.link, policy));
             }
         }
         for ((index, mac), entry) in self.fdb.iter().filter(|(_, e)| e.permanent) {
@@ -140,7 +147,7 @@ pub(crate) fn is_ours(role: LinkRole, ipv6: bool) -> bool {
 }
 
 fn link_state(index: u32, device: &Device, policy: &Policy) -> LinkState {
-    let addresses: Vec<IpNet> = device.addresses.iter().copied().collect();
+    let addresses: Vec<IpNet> = device.addresses.keys().copied().collect();
     LinkState {
         link: Link {
             index,
@@ -157,7 +164,7 @@ fn link_state(index: u32, device: &Device, policy: &Policy) -> LinkState {
 
 fn read_tunnel(device: &Device, links: &Links) -> Option<TunnelDevice> {
     let vxlan = device.vxlan?;
-    let mut addresses = device.addresses.iter();
+    let mut addresses = device.addresses.keys();
     let own = addresses.next()?;
     (device.admin && addresses.next().is_none() && own.prefix_len() == own.max_prefix_len())
         .then_some(TunnelDevice {

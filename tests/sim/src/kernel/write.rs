@@ -8,7 +8,7 @@ use privhelper::{links::Links, policy::Policy};
 
 use super::{
     BpfEntry, EEXIST, EINVAL, ENETDOWN, ENETUNREACH, ENODEV, ENOSPC, EOPNOTSUPP, Entry, Kernel,
-    Key, Payload, Route, Vxlan, Way, lead, owns,
+    Key, Origin, Payload, Route, Vxlan, Way, lead, owns,
 };
 
 type Outcome = Result<(), i32>;
@@ -49,8 +49,14 @@ impl Kernel {
             Op::BpfRoute(prefix, None) => drop(self.bpf.remove(prefix)),
             Op::KernelRoute(key, Some(route)) => self.set_route(key, route, policy, links)?,
             Op::KernelRoute(key, None) => self.clear_route(key, policy, links),
-            Op::LinkAddress(..)
-            | Op::Rule(..)
+            Op::LinkAddress(key, true) => self.set_link_address(key, policy)?,
+            Op::LinkAddress(key, false) => {
+                self.exists(key.link.index)?;
+                self.take_address(key.link.index, &key.address.into());
+                // Nobody asks whether it was the last one.
+                self.disturbed.links.insert(key.link.index);
+            }
+            Op::Rule(..)
             | Op::Attachment(..)
             | Op::Endpoint(..)
             | Op::Vtep(..)
@@ -96,8 +102,8 @@ impl Kernel {
                     None => !found.iter().any(|found| owns(key, found, policy, links)),
                 }
             }
-            Op::LinkAddress(..)
-            | Op::Rule(..)
+            Op::LinkAddress(key, set) => self.is_link_address(key, *set, policy),
+            Op::Rule(..)
             | Op::Attachment(..)
             | Op::Endpoint(..)
             | Op::Vtep(..)
@@ -142,7 +148,7 @@ impl Kernel {
             if !device.admin {
                 return Err(ENETDOWN);
             }
-            let mut own = device.addresses.iter();
+            let mut own = device.addresses.keys();
             if via.is_some_and(|via| !onlink && !own.any(|own| own.contains(&via))) {
                 return Err(ENETUNREACH);
             }
@@ -171,7 +177,7 @@ impl Kernel {
 
     pub(super) fn is_own(&self, address: IpAddr) -> bool {
         let mut devices = self.devices.values();
-        devices.any(|device| device.addresses.iter().any(|own| own.addr() == address))
+        devices.any(|device| device.addresses.keys().any(|own| own.addr() == address))
     }
 
     /// Changes what can be changed in place, or else makes the device again.
@@ -205,11 +211,11 @@ impl Kernel {
         let device = self.devices.get(&index);
         let others: Vec<IpNet> = device
             .into_iter()
-            .flat_map(|device| &device.addresses)
+            .flat_map(|device| device.addresses.keys())
             .filter(|other| **other != own)
             .copied()
             .collect();
-        if !self.put_address(index, own) {
+        if !self.put_address(index, own, Origin::USUAL) {
             return Err(EINVAL);
         }
         for other in others {
@@ -231,7 +237,7 @@ impl Kernel {
                 && device.mac == wanted.mac
                 && device.mtu == wanted.mtu
                 && device.vxlan == Some(fixed)
-                && device.addresses.iter().eq([&IpNet::from(wanted.address)])
+                && device.addresses.keys().eq([&IpNet::from(wanted.address)])
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use calc::{Input, Output};
+use calc::{Input, Notice, Output};
 use ipc_proto::{Batch, FlowsDone, Lane, Op};
 
 use super::{Asked, Node, is_set};
@@ -20,7 +20,11 @@ impl Node {
         let clock = self.clock(now);
         while let Some(output) = self.reconciler.poll(clock) {
             let arrival = match output {
-                Output::Notice(_) | Output::AddressClean(_) => continue,
+                Output::Notice(notice) => {
+                    self.drifts += u64::from(matches!(notice, Notice::Drift(_)));
+                    continue;
+                }
+                Output::AddressClean(_) => continue,
                 Output::Prepare(batch) => {
                     self.prepared = Some(batch);
                     continue;
@@ -97,7 +101,7 @@ impl Node {
         }
         // Where a BPF map is full, its clears come early.
         let places = || batch.steps.iter().map(|step| place(&step.op));
-        let breaks_early = places().any(|place| place == 11 - 4);
+        let breaks_early = places().any(|place| place == PLACES - BPF);
         if !breaks_early && !places().is_sorted() {
             return broken("what leads to something is made after it", batch);
         }
@@ -113,6 +117,11 @@ impl Node {
     }
 }
 
+/// The places of sets, and then those of clears in reverse.
+const PLACES: u8 = 13;
+/// The place of BPF routes.
+const BPF: u8 = 5;
+
 /// Returns when in a batch an op has its place: what others need is set first and cleared last.
 fn place(op: &Op) -> u8 {
     let place = match op {
@@ -120,16 +129,16 @@ fn place(op: &Op) -> u8 {
         Op::TunnelDevice(..) => 1,
         Op::Fdb(..) => 2,
         Op::Neighbour(..) => 3,
-        Op::BpfRoute(..) => 4,
+        Op::LinkAddress(..) => 4,
+        Op::BpfRoute(..) => BPF,
         Op::KernelRoute(..)
-        | Op::LinkAddress(..)
         | Op::Rule(..)
         | Op::Attachment(..)
         | Op::Endpoint(..)
         | Op::Vtep(..)
         | Op::ProgramSettings(_)
         | Op::Masquerade(_)
-        | Op::FlowFlush(_) => 5,
+        | Op::FlowFlush(_) => 6,
     };
-    if is_set(op) { place } else { 11 - place }
+    if is_set(op) { place } else { PLACES - place }
 }

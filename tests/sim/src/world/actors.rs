@@ -9,6 +9,7 @@ use crate::{
     helper::{Arrival, Ground, Helper, Message, Served},
     kernel::Key,
     node::Node,
+    peers,
     rules::{Broken, broken},
 };
 
@@ -84,7 +85,7 @@ impl World {
         for arrival in sent {
             if let Arrival::Apply(batch) = &arrival {
                 if batch.lane == Lane::State {
-                    self.watch_batch(batch);
+                    self.watch_batch(batch)?;
                 }
                 self.late.push(batch.clone());
             }
@@ -98,9 +99,18 @@ impl World {
         Ok(())
     }
 
-    fn watch_batch(&mut self, batch: &ipc_proto::Batch) {
-        let Some(node) = &self.node else { return };
+    fn watch_batch(&mut self, batch: &ipc_proto::Batch) -> Result<(), Broken> {
+        let Some(node) = &self.node else {
+            return Ok(());
+        };
         let node = &node.body;
+        peers::sent(
+            &batch.steps,
+            &node.peers,
+            &node.ever_wanted,
+            &self.kernel,
+            &self.policy,
+        )?;
         let ipv6 = |prefix: &ipnet::IpNet| matches!(prefix, ipnet::IpNet::V6(_));
         let is_crowded = [false, true].into_iter().any(|family| {
             let here = self
@@ -131,6 +141,7 @@ impl World {
             node.disputed(),
             &waiting,
         );
+        Ok(())
     }
 
     /// `calc` is ready when it holds a lease.
@@ -239,7 +250,7 @@ impl World {
         let incarnation = self.incarnations;
         match child {
             Child::Helper if self.helper.is_none() => {
-                let body = Helper::new(incarnation, &mut self.kernel, &self.policy);
+                let body = Helper::new(incarnation, &mut self.kernel, &self.policy, self.bug);
                 self.helper = Some(Process {
                     body,
                     incarnation,
