@@ -104,6 +104,10 @@ pub(crate) struct Flows {
     /// Whose flows may be tracked.
     past: BTreeMap<IpAddr, BTreeSet<Owner>>,
     duties: BTreeMap<IpAddr, Duty>,
+    /// Addresses of which an entry could not be read, and that were then something else than a pod's, as a
+    /// node's own is, whose flows must stay. It may have been a pod's before: nothing is owed until one
+    /// gets it.
+    others: BTreeSet<IpAddr>,
     /// Addresses to be looked at again.
     dirty: BTreeSet<IpAddr>,
     /// Addresses of which routes are being set, and how many.
@@ -231,12 +235,16 @@ impl Flows {
         let leads = routes.leads(address, &self.pods);
         let desired = desired(&leads);
         let is_known = past.iter().any(|owner| *owner != Owner::Unknown);
-        if !is_known && desired.is_empty() && leads.iter().any(|lead| lead.is_others) {
-            // What could not be read is an entry of a node's address.
-            self.past.remove(&address);
-            self.duties.remove(&address);
-            return;
+        if !is_known && desired.is_empty() {
+            if leads.iter().any(|lead| lead.is_others) {
+                self.others.insert(address);
+            }
+            if self.others.contains(&address) {
+                self.duties.remove(&address);
+                return;
+            }
         }
+        self.others.remove(&address);
         // Whom a route of its own led to may have it by that of its block.
         let same_by_block = desired.is_empty()
             && past.iter().all(|owner| *owner == Owner::Elsewhere)

@@ -632,4 +632,14 @@ fn a_pod_without_a_link_is_no_node() {
     bench.expect(&[node]);
     bench.ack(&[]);
     bench.quiet();
+    // Nor is it when it is nobody's.
+    bench.want(&[no_bpf()]);
+    bench.expect(&[no_bpf()]);
+    bench.ack(&[]);
+    bench.quiet();
+    // But it may have been a pod's before that.
+    bench.want(&[bpf(2)]);
+    bench.expect(&[flush()]);
+    bench.flushed();
+    bench.expect(&[bpf(2)]);
 }
