@@ -18,6 +18,9 @@ pub(crate) use self::sides::{Actual, Change, Turn};
 use self::sides::{Counts, Entry, Sides};
 use crate::ordered::{self, Walk, beyond};
 
+/// To search for a key takes as long as to pass by so many.
+const SEARCH: usize = 64;
+
 /// Tracks where a desired map and an actual map disagree. See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct DeltaTracker<K, V> {
@@ -66,6 +69,11 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
             sides.claimed |= !sides.is_present() || matches!(actual, Actual::Is(_));
             sides.actual = actual;
         })
+    }
+
+    /// Returns whether so many keys are best taken in together: all that lie between them are passed by.
+    pub(crate) fn are_many(&self, keys: usize) -> bool {
+        keys >= self.entries.len() / SEARCH
     }
 
     /// Says that keys are so, as this process has made them; they come in order. Returns those that should

@@ -318,7 +318,7 @@ impl<K: Kind> Table<K> {
         made: Vec<(K::Key, Option<K::Value>)>,
     ) -> Vec<Op> {
         let is_calm = self.holds.is_empty() && self.spared.is_empty() && self.contests.is_empty();
-        if !is_calm {
+        if !is_calm || !self.tracker.are_many(made.len()) {
             let recovers = |(key, sent): &(K::Key, Option<K::Value>)| {
                 self.settle(now, key.clone(), sent.clone(), None) == Verdict::Recovered
             };
