@@ -21,6 +21,7 @@ use crate::{
 impl Reconciler {
     /// Starts over with `peer`. What is in flight may be carried out or not.
     pub(super) fn restart(&mut self, peer: Peer) {
+        // What was there to be told is told with the next reading; what is taken in only now, at once.
         if self.telling == Telling::Due {
             self.telling = Telling::Done;
         }
