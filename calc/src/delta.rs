@@ -162,6 +162,14 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
         keys.map(move |key| (key, entries.get(key).and_then(Entry::desired)))
     }
 
+    /// Returns whether `key` is absent on both sides.
+    #[must_use]
+    pub(crate) fn is_new(&self, key: &K) -> bool {
+        // Many come in order, each after all that there are.
+        let last = self.entries.last_key_value();
+        last.is_none_or(|(last, _)| last < key) || !self.entries.contains_key(key)
+    }
+
     /// Returns what `key` is.
     #[must_use]
     pub(crate) fn actual(&self, key: &K) -> Actual<&V> {
@@ -230,10 +238,10 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
     }
 
     /// As [`iter`](Self::iter), from the key that follows `after`.
-    pub(crate) fn after(
-        &self,
+    pub(crate) fn after<'a>(
+        &'a self,
         after: Option<&K>,
-    ) -> impl Iterator<Item = (&K, Option<&V>, Actual<&V>)> {
+    ) -> impl Iterator<Item = (&'a K, Option<&'a V>, Actual<&'a V>)> + use<'a, K, V> {
         let entries = self.entries.range((beyond(after), Bound::Unbounded));
         entries.map(|(key, entry)| (key, entry.desired(), entry.actual()))
     }

@@ -16,6 +16,7 @@ use ipc_proto::Tunnel;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 pub(crate) use self::{
+    key::Prefix,
     map::{PrefixMap, PrefixWalk, Run},
     marks::Marks,
 };

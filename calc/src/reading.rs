@@ -8,6 +8,8 @@ use ipc_proto::{
 };
 use ipnet::IpNet;
 
+use crate::prefix::Prefix;
+
 /// Keys with their values, or without one if it is none that a request could make.
 pub(crate) type All<K, V> = Vec<(K, Option<V>)>;
 
@@ -22,8 +24,8 @@ pub struct Reading {
     pub(crate) neighbours: All<NeighbourKey, Mac>,
     pub(crate) fdb: All<FdbKey, IpAddr>,
     pub(crate) link_addresses: All<LinkAddressKey, ()>,
-    pub(crate) bpf_v4: All<IpNet, BpfRoute>,
-    pub(crate) bpf_v6: All<IpNet, BpfRoute>,
+    pub(crate) bpf_v4: All<Prefix, BpfRoute>,
+    pub(crate) bpf_v6: All<Prefix, BpfRoute>,
     pub(crate) kernel_routes: All<RouteKey, KernelRoute>,
     pub(crate) rules: All<Rule, ()>,
     pub(crate) endpoints: All<Link, Endpoint>,
@@ -88,10 +90,10 @@ impl FromIterator<Observed> for Reading {
                     reading.link_addresses.push((key, ours.then_some(())));
                 }
                 Observed::BpfRoute(prefix @ IpNet::V4(_), route) => {
-                    reading.bpf_v4.push((prefix, route));
+                    reading.bpf_v4.push((Prefix(prefix), route));
                 }
                 Observed::BpfRoute(prefix @ IpNet::V6(_), route) => {
-                    reading.bpf_v6.push((prefix, route));
+                    reading.bpf_v6.push((Prefix(prefix), route));
                 }
                 Observed::KernelRoute(key, route) => reading.kernel_routes.push((key, route)),
                 Observed::Rule(rule) => reading.rules.push((rule, Some(()))),

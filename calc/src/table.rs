@@ -30,7 +30,7 @@ pub(crate) use self::kinds::{
     Attachments, BpfRoutes, Endpoints, Fdb, KernelRoutes, Kind, LinkAddresses, LinkSettings,
     Neighbours, Rules, TunnelDevices,
 };
-pub(crate) use self::told::{Changes, MAX_CHANGES};
+pub(crate) use self::told::MAX_CHANGES;
 use self::{
     contest::Contests,
     drift::Found,
@@ -382,7 +382,7 @@ impl<K: Kind> Table<K> {
 
     /// Returns whether `key` is neither wanted nor there.
     pub(crate) fn is_new(&self, key: &K::Key) -> bool {
-        self.desired(key).is_none() && self.actual(key) == Actual::Absent
+        self.tracker.is_new(key)
     }
 
     /// Returns what `key` should be.

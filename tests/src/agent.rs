@@ -6,11 +6,16 @@
     reason = "a test that cannot go on panics"
 )]
 
-use std::time::Instant;
+use std::{pin::pin, time::Instant};
 
 use calc::{Input, Output, Reading, Reconciler};
-use ipc_proto::{Ack, BatchId, Known, Op, codec};
-use tokio::task::JoinHandle;
+use futures_util::{
+    FutureExt,
+    future::{Fuse, FusedFuture},
+};
+use ipc_proto::{Ack, Batch, Known, Op, bus::DataplaneProxy, codec};
+use serde_bytes::ByteBuf;
+use tokio::sync::mpsc;
 
 use crate::helper::{self, Calc, Helper};
 
@@ -80,52 +85,36 @@ impl Agent {
     pub async fn apply(&mut self, ops: impl IntoIterator<Item = Op>) {
         let ops = ops.into_iter().collect();
         self.reconciler.want_all(ops).unwrap();
-        let mut prepared: Option<(BatchId, JoinHandle<zbus::Result<()>>)> = None;
-        while let Some(output) = self.reconciler.poll(Instant::now()) {
-            let batch = match output {
-                Output::Apply(batch) => batch,
-                // Of links that are new: their grace has ended.
-                Output::Hello(known) => {
-                    self.read_but(known).await;
-                    continue;
+        // What is sent is on its way while the answer before it is taken in, as all that follows.
+        let (requests, queue) = mpsc::unbounded_channel();
+        let (sender, mut answers) = mpsc::unbounded_channel();
+        tokio::spawn(send(self.helper.proxy.clone(), queue, sender));
+        loop {
+            let mut unanswered = false;
+            while let Some(output) = self.reconciler.poll(Instant::now()) {
+                match output {
+                    Output::Apply(batch) => {
+                        unanswered = true;
+                        requests.send(Request::Apply(batch)).unwrap();
+                    }
+                    Output::Prepare(batch) => requests.send(Request::Prepare(batch)).unwrap(),
+                    // Of links that are new: their grace has ended.
+                    Output::Hello(known) => self.read_but(known).await,
+                    Output::Notice(_) | Output::AddressClean(_) => panic!("{output:?}"),
                 }
-                Output::Prepare(_) | Output::Notice(_) | Output::AddressClean(_) => {
-                    panic!("{output:?}")
-                }
-            };
-            let proxy = self.helper.proxy.clone();
-            let by_number = match prepared.take() {
-                Some((id, preparing)) => {
-                    preparing.await.unwrap().unwrap();
-                    id == batch.id
-                }
-                None => false,
-            };
-            // On its way while the answer before it is taken in, as all that follows.
-            let call = tokio::spawn(async move {
-                if by_number {
-                    proxy.apply_prepared(batch.id.0).await
-                } else {
-                    proxy.apply(&helper::bytes(&batch)).await
-                }
-            });
-            match self.reconciler.poll(Instant::now()) {
-                None => {}
-                Some(Output::Prepare(batch)) => {
-                    let proxy = self.helper.proxy.clone();
-                    let id = batch.id;
-                    let call = async move { proxy.prepare(&helper::bytes(&batch)).await };
-                    prepared = Some((id, tokio::spawn(call)));
-                    assert_eq!(self.reconciler.poll(Instant::now()), None);
-                }
-                other => panic!("{other:?}"),
             }
-            let answer = call.await.unwrap().unwrap();
-            let ack: Ack = codec::decode(&answer).unwrap();
-            assert!(ack.failed.is_empty(), "{:?}", ack.failed);
-            self.reconciler.handle(Instant::now(), Input::Ack(ack));
+            if !unanswered {
+                break;
+            }
+            self.ack(&answers.recv().await.unwrap());
         }
         assert!(self.reconciler.is_in_sync());
+    }
+
+    fn ack(&mut self, answer: &[u8]) {
+        let ack: Ack = codec::decode(answer).unwrap();
+        assert!(ack.failed.is_empty(), "{:?}", ack.failed);
+        self.reconciler.handle(Instant::now(), Input::Ack(ack));
     }
 
     /// Reads the kernel back, which must need no change.
@@ -133,5 +122,64 @@ impl Agent {
         self.reconciler.handle(Instant::now(), Input::Resync);
         self.read().await;
         assert_eq!(self.reconciler.poll(Instant::now()), None);
+    }
+}
+
+/// What is asked of the helper.
+#[derive(Debug)]
+enum Request {
+    Prepare(Batch),
+    Apply(Batch),
+}
+
+/// Sends requests in their order, as `calc`'s connection does: what is to be prepared follows the call for
+/// what was prepared before, and does not wait for its answer.
+async fn send(
+    proxy: DataplaneProxy<'static>,
+    mut requests: mpsc::UnboundedReceiver<Request>,
+    answers: mpsc::UnboundedSender<ByteBuf>,
+) {
+    let mut call = pin!(Fuse::terminated());
+    let mut prepared = None;
+    loop {
+        let request = tokio::select! {
+            biased;
+            answer = &mut call, if !call.is_terminated() => {
+                let answer: zbus::Result<ByteBuf> = answer;
+                // Whoever asked has failed otherwise.
+                drop(answers.send(answer.unwrap()));
+                continue;
+            }
+            request = requests.recv() => request,
+        };
+        match request {
+            None => return,
+            Some(Request::Prepare(batch)) => {
+                prepared = Some(batch.id);
+                let bytes = helper::bytes(&batch);
+                let proxy = &proxy;
+                let mut prepare = pin!(async move { proxy.prepare(&bytes).await }.fuse());
+                tokio::select! {
+                    biased;
+                    answer = &mut call, if !call.is_terminated() => {
+                        drop(answers.send(answer.unwrap()));
+                        prepare.await.unwrap();
+                    }
+                    sent = &mut prepare => sent.unwrap(),
+                }
+            }
+            Some(Request::Apply(batch)) => {
+                let by_number = prepared.take() == Some(batch.id);
+                let proxy = proxy.clone();
+                let apply = async move {
+                    if by_number {
+                        proxy.apply_prepared(batch.id.0).await
+                    } else {
+                        proxy.apply(&helper::bytes(&batch)).await
+                    }
+                };
+                call.set(apply.fuse());
+            }
+        }
     }
 }

@@ -112,7 +112,7 @@ pub(super) fn read<'a>(
     let maps = reading.bpf_v4.iter().chain(&reading.bpf_v6);
     let entries = maps.filter_map(|(prefix, route)| {
         let owner = route.as_ref().map_or(Some(Owner::Unknown), of_bpf);
-        Some((single(prefix)?, owner?))
+        Some((single(&prefix.0)?, owner?))
     });
     let routes = reading.kernel_routes.iter().filter_map(|(key, route)| {
         let owner = route

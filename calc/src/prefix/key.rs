@@ -15,6 +15,27 @@ pub(super) trait Key: Copy + Ord + Into<IpNet> {
     fn subtree(self) -> RangeInclusive<Self>;
 }
 
+/// A prefix of either family as a key. The order is that of [`IpNet`], which compares byte by byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Prefix(pub(crate) IpNet);
+
+impl Ord for Prefix {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match (self.0, other.0) {
+            (IpNet::V4(a), IpNet::V4(b)) => V4(a).cmp(&V4(b)),
+            (IpNet::V6(a), IpNet::V6(b)) => V6(a).cmp(&V6(b)),
+            (IpNet::V4(_), IpNet::V6(_)) => Ordering::Less,
+            (IpNet::V6(_), IpNet::V4(_)) => Ordering::Greater,
+        }
+    }
+}
+
+impl PartialOrd for Prefix {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 /// An IPv4 prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct V4(pub(super) Ipv4Net);

@@ -9,12 +9,13 @@ use ipc_proto::{BpfRoute, KernelRoute, Op, RouteKey};
 use ipnet::IpNet;
 
 use super::{Reconciler, Unplaced};
+use crate::prefix::Prefix;
 
 /// What is new, in order.
 #[derive(Debug, Default)]
 struct Runs {
     /// Of one map.
-    entries: Vec<(IpNet, BpfRoute)>,
+    entries: Vec<(Prefix, BpfRoute)>,
     routes: Vec<(RouteKey, KernelRoute)>,
 }
 
@@ -23,7 +24,7 @@ impl Runs {
     fn take_entry(&self, prefix: &IpNet) -> bool {
         let last = self.entries.last();
         last.is_none_or(|(last, _)| {
-            last < prefix && last.max_prefix_len() == prefix.max_prefix_len()
+            *last < Prefix(*prefix) && last.0.max_prefix_len() == prefix.max_prefix_len()
         })
     }
 
@@ -54,7 +55,7 @@ impl Reconciler {
                 && runs.take_entry(prefix)
                 && self.tables.is_new_entry(prefix)
             {
-                runs.entries.push((*prefix, route.clone()));
+                runs.entries.push((Prefix(*prefix), route.clone()));
             } else if let Op::KernelRoute(key, Some(route)) = &op
                 && many_routes
                 && runs.take_route(key)

@@ -25,11 +25,11 @@ use super::{
 use crate::{
     delta::Actual,
     flows::{Lead, Leads, Owner, Pods, is_others, of_bpf, of_kernel},
+    prefix::Prefix,
     reading::All,
     table::{
-        Act, Alarm, AnyTable, Attachments, BpfRoutes, Changes, Counts, Endpoints, Fdb,
-        KernelRoutes, LinkAddresses, LinkSettings, Neighbours, Rules, Table, TunnelDevices,
-        Verdict,
+        Act, Alarm, AnyTable, Attachments, BpfRoutes, Counts, Endpoints, Fdb, KernelRoutes,
+        LinkAddresses, LinkSettings, Neighbours, Rules, Table, TunnelDevices, Verdict,
     },
 };
 
@@ -98,20 +98,20 @@ impl Tables {
     /// new.
     pub(super) fn want_new(
         &mut self,
-        entries: Vec<(IpNet, BpfRoute)>,
+        entries: Vec<(Prefix, BpfRoute)>,
         routes: Vec<(RouteKey, KernelRoute)>,
     ) {
         match entries.first() {
             None => {}
-            Some((IpNet::V4(_), _)) => self.bpf_v4.want_new(entries),
-            Some((IpNet::V6(_), _)) => self.bpf_v6.want_new(entries),
+            Some((Prefix(IpNet::V4(_)), _)) => self.bpf_v4.want_new(entries),
+            Some((Prefix(IpNet::V6(_)), _)) => self.bpf_v6.want_new(entries),
         }
         self.kernel_routes.want_new(routes);
     }
 
     /// Returns whether an entry of a BPF route map is neither wanted nor there.
     pub(super) fn is_new_entry(&self, prefix: &IpNet) -> bool {
-        self.map(prefix).is_new(prefix)
+        self.map(prefix).is_new(&Prefix(*prefix))
     }
 
     /// Returns whether a route is neither wanted nor there.
@@ -335,9 +335,14 @@ impl Tables {
     }
 
     /// Returns what the BPF route maps have become since the last call; see [`Table::tell`].
-    pub(super) fn tell(&mut self) -> Option<Changes<BpfRoutes>> {
+    pub(super) fn tell(&mut self) -> Option<Vec<(IpNet, Option<BpfRoute>)>> {
         let (v4, v6) = (self.bpf_v4.tell(), self.bpf_v6.tell());
-        Some(v4?.into_iter().chain(v6?).collect())
+        let changes = v4?.into_iter().chain(v6?);
+        Some(
+            changes
+                .map(|(Prefix(prefix), route)| (prefix, route))
+                .collect(),
+        )
     }
 
     /// Returns the BPF routes as they were last told; see [`Table::told_after`].
@@ -345,13 +350,15 @@ impl Tables {
         &self,
         after: Option<&IpNet>,
     ) -> Option<impl Iterator<Item = (&IpNet, &BpfRoute)>> {
-        let v6 = self.bpf_v6.told_after(after)?;
-        Some(self.bpf_v4.told_after(after)?.chain(v6))
+        let after = after.copied().map(Prefix);
+        let v4 = self.bpf_v4.told_after(after.as_ref())?;
+        let routes = v4.chain(self.bpf_v6.told_after(after.as_ref())?);
+        Some(routes.map(|(Prefix(prefix), route)| (prefix, route)))
     }
 
     /// Returns whether a change of a BPF route is to be made or not answered yet.
     pub(super) fn awaits(&self, prefix: &IpNet) -> bool {
-        self.bpf_v4.awaits(prefix) || self.bpf_v6.awaits(prefix)
+        self.map(prefix).awaits(&Prefix(*prefix))
     }
 
     /// Does with the table of an op what `act` says.
@@ -362,8 +369,8 @@ impl Tables {
             Op::Neighbour(key, value) => self.neighbours.act(key, value, act),
             Op::Fdb(key, value) => self.fdb.act(key, value, act),
             Op::LinkAddress(key, set) => self.link_addresses.act(key, set.then_some(()), act),
-            Op::BpfRoute(key @ IpNet::V4(_), value) => self.bpf_v4.act(key, value, act),
-            Op::BpfRoute(key @ IpNet::V6(_), value) => self.bpf_v6.act(key, value, act),
+            Op::BpfRoute(key @ IpNet::V4(_), value) => self.bpf_v4.act(Prefix(key), value, act),
+            Op::BpfRoute(key @ IpNet::V6(_), value) => self.bpf_v6.act(Prefix(key), value, act),
             Op::KernelRoute(key, value) => self.kernel_routes.act(key, value, act),
             Op::Endpoint(key, value) => self.endpoints.act(key, value, act),
             Op::Attachment(key, attached) => self.attachments.act(key, attached.then_some(()), act),
@@ -398,7 +405,8 @@ impl Tables {
 impl Leads for Tables {
     fn leads(&self, address: IpAddr, pods: &Pods) -> Vec<Lead> {
         let prefix = IpNet::from(address);
-        let bpf = self.map(&prefix).range(prefix..=prefix);
+        let key = Prefix(prefix);
+        let bpf = self.map(&prefix).range(key..=key);
         let bpf = bpf.map(|(desired, actual)| Lead {
             is_others: desired.is_some_and(is_others),
             decides: false,
@@ -422,7 +430,7 @@ impl Leads for Tables {
         let map = self.map(&whole);
         let mut wider = (0..whole.max_prefix_len()).rev().filter_map(|length| {
             let net = IpNet::new(address, length).ok()?.trunc();
-            map.desired(&net)
+            map.desired(&Prefix(net))
         });
         wider.next().and_then(of_bpf) == Some(Owner::Elsewhere)
     }

@@ -6,7 +6,8 @@ use ipc_proto::{
     AttachmentKey, BpfRoute, Endpoint, FdbKey, KernelRoute, Link, LinkAddressKey, LinkProfile, Mac,
     NeighbourKey, Observed, Op, RouteKey, Rule, Tunnel, TunnelDevice,
 };
-use ipnet::IpNet;
+
+use crate::prefix::Prefix;
 
 /// A kind of state that the helper holds as a map.
 pub(crate) trait Kind: Debug {
@@ -123,16 +124,16 @@ impl Kind for LinkAddresses {
 pub(crate) struct BpfRoutes;
 
 impl Kind for BpfRoutes {
-    type Key = IpNet;
+    type Key = Prefix;
     type Value = BpfRoute;
     const ATOMIC: bool = true;
     const TOLD: bool = true;
 
-    fn op(key: IpNet, value: Option<BpfRoute>) -> Op {
+    fn op(Prefix(key): Prefix, value: Option<BpfRoute>) -> Op {
         Op::BpfRoute(key, value)
     }
 
-    fn observed(key: IpNet, value: Option<BpfRoute>) -> Option<Observed> {
+    fn observed(Prefix(key): Prefix, value: Option<BpfRoute>) -> Option<Observed> {
         Some(Observed::BpfRoute(key, value))
     }
 }

@@ -70,7 +70,7 @@ impl<K: Kind> Told<K> {
         &'a self,
         entries: &'a DeltaTracker<K::Key, K::Value>,
         after: Option<&K::Key>,
-    ) -> Option<impl Iterator<Item = (&'a K::Key, &'a K::Value)>> {
+    ) -> Option<impl Iterator<Item = (&'a K::Key, &'a K::Value)> + use<'a, K>> {
         let former = self.former.as_ref()?;
         let unchanged = entries
             .after(after)
@@ -92,10 +92,10 @@ impl<K: Kind> Table<K> {
 
     /// Returns the entries as they were last told, in order from the key that follows `after`; or
     /// nothing if they are to be told anew.
-    pub(crate) fn told_after(
-        &self,
+    pub(crate) fn told_after<'a>(
+        &'a self,
         after: Option<&K::Key>,
-    ) -> Option<impl Iterator<Item = (&K::Key, &K::Value)>> {
+    ) -> Option<impl Iterator<Item = (&'a K::Key, &'a K::Value)> + use<'a, K>> {
         self.told.after(&self.tracker, after)
     }
 

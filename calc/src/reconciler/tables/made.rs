@@ -6,7 +6,7 @@ use ipc_proto::{BpfRoute, KernelRoute, Op, RouteKey};
 use ipnet::IpNet;
 
 use super::Tables;
-use crate::table::Verdict;
+use crate::{prefix::Prefix, table::Verdict};
 
 /// What was made of a table of which there may be many, in order.
 type Made<K, V> = Vec<(K, Option<V>)>;
@@ -14,7 +14,7 @@ type Made<K, V> = Vec<(K, Option<V>)>;
 impl Tables {
     /// Takes in changes that were made, and returns those that had failed before.
     pub(in crate::reconciler) fn settle_all(&mut self, now: Instant, ops: Vec<Op>) -> Vec<Op> {
-        let (mut v4, mut v6): (Made<IpNet, BpfRoute>, Made<IpNet, BpfRoute>) = Default::default();
+        let (mut v4, mut v6): (Made<Prefix, BpfRoute>, Made<Prefix, BpfRoute>) = Default::default();
         let mut routes: Made<RouteKey, KernelRoute> = Vec::new();
         let mut recovered = Vec::new();
         for op in ops {
@@ -24,7 +24,8 @@ impl Tables {
                         IpNet::V4(_) => &mut v4,
                         IpNet::V6(_) => &mut v6,
                     };
-                    add(made, key, value).map(|(key, value)| Op::BpfRoute(key, value))
+                    let other = add(made, Prefix(key), value);
+                    other.map(|(Prefix(key), value)| Op::BpfRoute(key, value))
                 }
                 Op::KernelRoute(key, value) => {
                     let other = add(&mut routes, key, value);

@@ -7,6 +7,7 @@ use super::{Tables, keys_of};
 use crate::{
     delta::{Actual, Change},
     flows::{Flows, Gate, Owner, Pods, of_bpf, of_kernel},
+    prefix::Prefix,
     reconciler::steps::{At, Steps},
     table::{BpfRoutes, Kind, Table},
 };
@@ -127,7 +128,10 @@ impl Tables {
     /// Returns whom the route under the key of an op leads to.
     pub(super) fn leads_to(&self, op: &Op, pods: &Pods) -> Actual<Option<Owner>> {
         match op {
-            Op::BpfRoute(prefix, _) => self.map(prefix).actual(prefix).map(of_bpf),
+            Op::BpfRoute(prefix, _) => {
+                let actual = self.map(prefix).actual(&Prefix(*prefix));
+                actual.map(of_bpf)
+            }
             Op::KernelRoute(key, _) => {
                 let actual = self.kernel_routes.actual(key);
                 actual.map(|route| of_kernel(route, pods))
