@@ -51,10 +51,6 @@ const FLOWS_FLUSHED: &str = "FlowsFlushed";
 /// How many signals zbus queues before it stops reading from the socket.
 const FEED_QUEUE: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
-/// More requests than are waited for at a time: one on each lane, and of those that are to be prepared
-/// the last and the one before.
-const REQUESTS: usize = 16;
-
 /// What is asked of the helper.
 #[derive(Debug)]
 pub(crate) enum Request {
@@ -73,9 +69,9 @@ pub(crate) enum Request {
     reason = "a reading is rare, and moved no more often than it must be"
 )]
 pub(crate) enum Event {
-    /// It can be reached: requests go this way, one at a time on each lane and one to prepare the
-    /// next, until it is disconnected.
-    Connected(mpsc::Sender<Request>),
+    /// It can be reached: requests go this way, until it is disconnected. There is one at a time on each
+    /// lane and one to prepare the next, so nothing bounds them here: none must be lost.
+    Connected(mpsc::UnboundedSender<Request>),
     /// It cannot be reached, or no longer.
     Disconnected(Error),
     /// It has started a lease.
@@ -175,7 +171,7 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
         .build()
         .await
         .map_err(Error::Signals)?;
-    let (sender, mut requests) = mpsc::channel(REQUESTS);
+    let (sender, mut requests) = mpsc::unbounded_channel();
     if events.send(Event::Connected(sender)).await.is_err() {
         return Ok(());
     }

@@ -43,7 +43,7 @@ impl Bench {
         }
     }
 
-    async fn connect(&mut self) -> (Connection, mpsc::Sender<Request>) {
+    async fn connect(&mut self) -> (Connection, mpsc::UnboundedSender<Request>) {
         let connection = soon(self.helper.accept(&self.listener)).await;
         match self.event().await {
             Event::Connected(requests) => (connection, requests),
@@ -55,11 +55,8 @@ impl Bench {
         soon(self.events.recv()).await.unwrap()
     }
 
-    async fn welcome(&mut self, requests: &mpsc::Sender<Request>) -> (Welcome, Reading) {
-        requests
-            .send(Request::Hello(Known::default()))
-            .await
-            .unwrap();
+    async fn welcome(&mut self, requests: &mpsc::UnboundedSender<Request>) -> (Welcome, Reading) {
+        requests.send(Request::Hello(Known::default())).unwrap();
         match self.event().await {
             Event::Welcome(welcome, reading) => (welcome, reading),
             other => panic!("{other:?}"),
@@ -132,10 +129,7 @@ async fn all_pages_are_read_and_a_batch_is_carried_out() {
     let expected = [Observed::Link(state), route];
     assert_eq!(reading, expected.into_iter().collect());
 
-    requests
-        .send(Request::Apply(set(welcome.lease)))
-        .await
-        .unwrap();
+    requests.send(Request::Apply(set(welcome.lease))).unwrap();
     match bench.event().await {
         Event::Ack(ack) => assert_eq!((ack.id, ack.failed), (BatchId(7), Vec::new())),
         other => panic!("{other:?}"),
@@ -173,7 +167,7 @@ async fn a_prepared_batch_is_applied_by_its_number_and_another_in_full() {
     ] {
         bench.helper.0.lock().unwrap().by_number = 0;
         for request in requested {
-            requests.send(request).await.unwrap();
+            requests.send(request).unwrap();
         }
         match bench.event().await {
             Event::Ack(ack) => assert_eq!(ack.failed, []),
@@ -194,8 +188,8 @@ async fn what_is_to_be_prepared_does_not_overtake_what_was_prepared_before() {
             id: BatchId(id),
             ..set(welcome.lease)
         };
-        requests.try_send(Request::Prepare(batch.clone())).unwrap();
-        requests.try_send(Request::Apply(batch)).unwrap();
+        requests.send(Request::Prepare(batch.clone())).unwrap();
+        requests.send(Request::Apply(batch)).unwrap();
     }
     for id in 1..=8 {
         match bench.event().await {
@@ -284,10 +278,7 @@ async fn a_helper_that_dies_between_two_pages_has_read_nothing() {
         std::sync::Arc::clone(&helper.asked)
     };
     let (connection, requests) = bench.connect().await;
-    requests
-        .send(Request::Hello(Known::default()))
-        .await
-        .unwrap();
+    requests.send(Request::Hello(Known::default())).unwrap();
     soon(asked.notified()).await;
     drop(connection.close().await);
     let error = bench.error().await;
@@ -320,10 +311,7 @@ async fn a_lost_lease_ends_the_connection() {
     let (_connection, requests) = bench.connect().await;
     let (welcome, _) = bench.welcome(&requests).await;
     bench.helper.fence();
-    requests
-        .send(Request::Apply(set(welcome.lease)))
-        .await
-        .unwrap();
+    requests.send(Request::Apply(set(welcome.lease))).unwrap();
     let error = bench.error().await.to_string();
     assert!(
         error.contains("did not do Apply") && error.contains("not the lease"),
@@ -336,10 +324,7 @@ async fn another_release_is_named() {
     let mut bench = Bench::new();
     bench.helper.0.lock().unwrap().version = 77;
     let (_connection, requests) = bench.connect().await;
-    requests
-        .send(Request::Hello(Known::default()))
-        .await
-        .unwrap();
+    requests.send(Request::Hello(Known::default())).unwrap();
     let error = bench.error().await.to_string();
     assert!(error.contains("version 77"), "{error}");
 }

@@ -57,7 +57,7 @@ pub(super) struct Node {
     calculator: Calculator,
     reconciler: Box<Reconciler>,
     /// The way to the helper.
-    requests: Option<mpsc::Sender<dataplane::Request>>,
+    requests: Option<mpsc::UnboundedSender<dataplane::Request>>,
     throttle: Throttle,
     /// Whether an apply waits for a token.
     throttled: bool,

@@ -187,7 +187,7 @@ impl Node {
             };
             if let Some(requests) = &self.requests {
                 // If the connection has just ended, this is about to be told.
-                drop(requests.try_send(request));
+                drop(requests.send(request));
             }
         }
         self.tell(&clean);

@@ -34,8 +34,8 @@ const IDLE: Duration = Duration::from_secs(5);
 struct Bench {
     node: Node,
     now: Instant,
-    requests: mpsc::Receiver<Request>,
-    way: mpsc::Sender<Request>,
+    requests: mpsc::UnboundedReceiver<Request>,
+    way: mpsc::UnboundedSender<Request>,
     signals: broadcast::Receiver<std::sync::Arc<Signal>>,
     _face: Signals,
     /// What the helper has made.
@@ -53,7 +53,7 @@ fn settings(refresh: Option<Duration>) -> Config {
 impl Bench {
     /// Starts with nothing known.
     fn new(config: &Config) -> Self {
-        let (way, requests) = mpsc::channel(2);
+        let (way, requests) = mpsc::unbounded_channel();
         let (status, _) = watch::channel(Status::default());
         let (sender, face) = Signals::channel();
         let now = now();
