@@ -8,6 +8,8 @@ use serde::{
     de::{self, Visitor},
 };
 
+use crate::net;
+
 /// A name the kernel could give to an interface.
 ///
 /// It is kept in place: links are many, and are copied all the time.
@@ -214,6 +216,7 @@ pub struct LinkState {
     /// Its MTU in bytes.
     pub mtu: u32,
     /// Its own addresses with their prefix lengths, sorted.
+    #[serde(with = "net")]
     pub addresses: Vec<IpNet>,
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{Link, Mac};
+use crate::{Link, Mac, net};
 
 /// Tells permanent neighbours apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -13,6 +13,7 @@ pub struct NeighbourKey {
     /// The interface that it is reached through.
     pub link: Link,
     /// Its address.
+    #[serde(with = "net")]
     pub address: IpAddr,
 }
 
@@ -32,6 +33,7 @@ pub struct LinkAddressKey {
     pub link: Link,
     /// The address, by which the workload reaches this host. It is of that link alone: its prefix has
     /// its whole length, and other hosts are not to hear of it.
+    #[serde(with = "net")]
     pub address: IpAddr,
 }
 
@@ -43,6 +45,7 @@ pub struct TunnelDevice {
     /// The UDP port.
     pub port: u16,
     /// The node's own address, the outer source.
+    #[serde(with = "net")]
     pub local: IpAddr,
     /// The interface that holds `local`.
     pub parent: Link,
@@ -51,6 +54,7 @@ pub struct TunnelDevice {
     /// The device's MTU in bytes.
     pub mtu: u32,
     /// The device's own address, as a single-address prefix.
+    #[serde(with = "net")]
     pub address: IpAddr,
 }
 
@@ -63,5 +67,6 @@ pub struct Endpoint {
     pub workload_mac: Mac,
     /// The source addresses that it may use. None for the programs of this version, which take
     /// those that lead back to the link by the BPF routes.
+    #[serde(with = "net")]
     pub sources: Vec<IpNet>,
 }

@@ -10,6 +10,7 @@ mod iface;
 mod known;
 mod l2;
 mod message;
+mod net;
 mod route;
 pub mod view;
 

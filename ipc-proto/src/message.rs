@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use crate::{
     BpfRoute, Endpoint, FdbKey, Hook, KernelRoute, Known, Link, LinkAddressKey, LinkEvent,
     LinkProfile, LinkState, Mac, Many, Masquerade, NeighbourKey, ProgramSettings, Rivals, RouteKey,
-    Rule, Tunnel, TunnelDevice, bounded::at_most, view::Kind,
+    Rule, Tunnel, TunnelDevice, bounded::at_most, net, view::Kind,
 };
 
 /// The version of everything in this crate that goes over the wire. Both sides must have the same.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// One life of a process: another number means that it has crashed or restarted meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -110,12 +110,12 @@ pub enum Observed {
     /// A permanent neighbour on a workload's link or a tunnel device.
     Neighbour(NeighbourKey, Mac),
     /// A permanent forwarding entry of a tunnel device.
-    Fdb(FdbKey, Option<IpAddr>),
+    Fdb(FdbKey, #[serde(with = "net")] Option<IpAddr>),
     /// An address of this host on a workload's link: whether a request has made it. Else it is one that a
     /// request could have made, but for whose it is.
     LinkAddress(LinkAddressKey, bool),
     /// An entry of a BPF route map, under its masked key.
-    BpfRoute(IpNet, Option<BpfRoute>),
+    BpfRoute(#[serde(with = "net")] IpNet, Option<BpfRoute>),
     /// A route that is ours.
     KernelRoute(RouteKey, Option<KernelRoute>),
     /// What the packet programs know about a workload's link.
@@ -174,11 +174,11 @@ pub enum Op {
     /// A permanent neighbour.
     Neighbour(NeighbourKey, Option<Mac>),
     /// A permanent forwarding entry: the node behind a hardware address.
-    Fdb(FdbKey, Option<IpAddr>),
+    Fdb(FdbKey, #[serde(with = "net")] Option<IpAddr>),
     /// An address of this host on a workload's link: whether it is there, and made by us.
     LinkAddress(LinkAddressKey, bool),
     /// An entry of the BPF route map of the prefix's family.
-    BpfRoute(IpNet, Option<BpfRoute>),
+    BpfRoute(#[serde(with = "net")] IpNet, Option<BpfRoute>),
     /// A kernel route.
     KernelRoute(RouteKey, Option<KernelRoute>),
     /// A routing rule: whether it exists.
@@ -188,13 +188,13 @@ pub enum Op {
     /// What the packet programs know about a workload's link.
     Endpoint(Link, Option<Endpoint>),
     /// What the packet programs know about a node: the hardware address of its tunnel end.
-    Vtep(IpAddr, Option<Mac>),
+    Vtep(#[serde(with = "net")] IpAddr, Option<Mac>),
     /// What the packet programs know about this node.
     ProgramSettings(ProgramSettings),
     /// Outgoing NAT; `None` is no NAT.
     Masquerade(Option<Masquerade>),
     /// Forgets the tracked connections of one address. Only on [`Lane::Flows`].
-    FlowFlush(IpAddr),
+    FlowFlush(#[serde(with = "net")] IpAddr),
 }
 
 /// A lane has one batch in flight. Flows have their own, because flushing them takes long.

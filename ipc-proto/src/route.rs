@@ -6,7 +6,7 @@ use ebpf::flags;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::Link;
+use crate::{Link, net};
 
 /// The flags of a BPF route; see [`ebpf::flags`].
 #[derive(
@@ -59,7 +59,7 @@ pub enum BpfTarget {
     #[default]
     None,
     /// To another node, of the family of the key.
-    NextHop(IpAddr),
+    NextHop(#[serde(with = "net")] IpAddr),
     /// Out of a link of this node; only with [`Flags::names_link`].
     Link(Link),
 }
@@ -101,6 +101,7 @@ pub struct RouteKey {
     /// The table.
     pub table: Table,
     /// The destination.
+    #[serde(with = "net")]
     pub prefix: IpNet,
     /// The type of service that a packet must have, 0 for any. None of ours has one; only IPv4 knows it.
     pub tos: u8,
@@ -136,6 +137,7 @@ pub struct Rival {
     /// What the kernel knows it by.
     pub key: RouteKey,
     /// The prefix of ours, in the same table.
+    #[serde(with = "net")]
     pub ours: IpNet,
     /// Who made it and where it leads, for the operator.
     pub way: String,
@@ -162,6 +164,7 @@ pub struct Hop {
     /// The output interface.
     pub link: Link,
     /// The next hop; without one the destination is on the link.
+    #[serde(with = "net")]
     pub via: Option<IpAddr>,
     /// Whether the next hop counts as directly reachable although no route says so.
     pub onlink: bool,
@@ -194,6 +197,7 @@ pub struct KernelRoute {
     /// Whose it is.
     pub protocol: Protocol,
     /// The source address that it prefers.
+    #[serde(with = "net")]
     pub source: Option<IpAddr>,
     /// The largest packet in bytes, if the route limits it.
     pub mtu: Option<u32>,
@@ -236,7 +240,9 @@ pub struct ProgramSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Masquerade {
     /// Whose packets.
+    #[serde(with = "net")]
     pub sources: Vec<IpNet>,
     /// The destinations that see the real source.
+    #[serde(with = "net")]
     pub exclusions: Vec<IpNet>,
 }

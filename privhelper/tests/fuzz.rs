@@ -16,7 +16,9 @@ mod weight;
 
 use std::cell::RefCell;
 
-use ipc_proto::{Batch, Lane, Link, LinkState, OpError, codec};
+use ipc_proto::{
+    Batch, BatchId, Endpoint, Lane, Lease, Link, LinkState, Mac, Op, OpError, Step, codec,
+};
 use ipnet::IpNet;
 use privhelper::{
     links::{Links, Unseen},
@@ -214,4 +216,28 @@ fn a_batch_of_many_small_steps_is_refused_before_they_have_places() {
         let error = codec::decode::<Batch>(&of(count, &step)).unwrap_err();
         assert!(error.to_string().contains("at most 4096"), "{error}");
     }
+}
+
+#[test]
+fn a_batch_of_long_lists_has_no_more_places_than_elements() {
+    let endpoint = Endpoint {
+        host_mac: Mac([0; 6]),
+        workload_mac: Mac([0; 6]),
+        // More than there is room for at first.
+        sources: vec!["10.0.0.0/8".parse().unwrap(); 60_000],
+    };
+    let (name, index) = ("cali1".parse().unwrap(), 3);
+    let step = Step {
+        op: Op::Endpoint(Link { index, name }, Some(endpoint)),
+        needs: None,
+    };
+    let batch = Batch {
+        lease: Lease(1),
+        lane: Lane::State,
+        id: BatchId(1),
+        steps: vec![step; 3],
+    };
+    let bytes = codec::encode(&batch).unwrap();
+    let decoded: Batch = codec::decode(&bytes).unwrap();
+    assert!(weight(&decoded) <= FLOOR + DEAREST * bytes.len());
 }
