@@ -203,6 +203,22 @@ pub struct KernelRoute {
     pub mtu: Option<u32>,
 }
 
+impl KernelRoute {
+    /// Returns the ways out, of which a route that ends here has none.
+    #[must_use]
+    pub fn hops(&self) -> &[Hop] {
+        match &self.kind {
+            RouteKind::Unicast(hop) => std::slice::from_ref(hop),
+            RouteKind::Multipath(hops) => hops,
+            RouteKind::Local(_)
+            | RouteKind::Blackhole
+            | RouteKind::Prohibit
+            | RouteKind::Unreachable
+            | RouteKind::Throw => &[],
+        }
+    }
+}
+
 /// A routing rule that leads to [`Table::Second`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Rule {

@@ -10,7 +10,6 @@ use ipc_proto::{Ack, FlowsDone, KernelRoute, Link, Many, Op, OpError, Protocol, 
 use super::{
     Grant, MAX_NOTICES, Notice, Peer, Reconciler, Telling,
     links::{Doubt, Links},
-    steps::hops,
 };
 use crate::{
     flows::News,
@@ -201,7 +200,7 @@ impl Reconciler {
 
 /// Returns whether a route is BIRD's own: it leads to nobody but its `peers`.
 pub(super) fn is_birds(route: &KernelRoute, peers: &BTreeSet<Link>) -> bool {
-    let hops = hops(route);
+    let hops = route.hops();
     route.protocol == Protocol::Bird
         && !hops.is_empty()
         && hops.iter().all(|hop| peers.contains(&hop.link))

@@ -13,8 +13,6 @@ use std::{
 
 use ipc_proto::{KernelRoute, LinkRole, LinkState, Op, RouteKey};
 
-use super::steps::hops;
-
 /// How long a route is spared where nothing else is said; that of Felix.
 const PERIOD: Duration = Duration::from_secs(10);
 
@@ -78,7 +76,7 @@ impl Grace {
             return false;
         };
         let mut ends = false;
-        for hop in hops(route) {
+        for hop in route.hops() {
             match self.links.entry(hop.link.index) {
                 Entry::Vacant(unseen) => drop(unseen.insert(None)),
                 Entry::Occupied(mut seen) => ends |= seen.insert(None).is_some(),
@@ -135,7 +133,8 @@ impl Grace {
 
     /// Returns until when a route is spared.
     pub(super) fn until(&self, route: &KernelRoute) -> Option<Instant> {
-        let ends = hops(route)
+        let ends = route
+            .hops()
             .iter()
             .map(|hop| self.links.get(&hop.link.index).copied().flatten());
         ends.reduce(|a, b| Some(a?.min(b?))).flatten()

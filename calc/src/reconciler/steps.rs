@@ -7,7 +7,7 @@ use std::{
     mem,
 };
 
-use ipc_proto::{Hop, KernelRoute, NeighbourKey, Op, RouteKey, RouteKind, Step, codec};
+use ipc_proto::{NeighbourKey, Op, RouteKey, Step, codec};
 
 /// More bytes than any step takes, but for the hops of a multipath route.
 const STEP_LEN: usize = 160;
@@ -129,7 +129,7 @@ impl Steps {
         let Op::KernelRoute(_, Some(route)) = op else {
             return None;
         };
-        hops(route).iter().find_map(|hop| {
+        route.hops().iter().find_map(|hop| {
             let key = NeighbourKey {
                 link: hop.link.clone(),
                 address: hop.via?,
@@ -139,23 +139,10 @@ impl Steps {
     }
 }
 
-/// Returns the ways out of a route.
-pub(super) fn hops(route: &KernelRoute) -> &[Hop] {
-    match &route.kind {
-        RouteKind::Unicast(hop) => std::slice::from_ref(hop),
-        RouteKind::Multipath(hops) => hops,
-        RouteKind::Local(_)
-        | RouteKind::Blackhole
-        | RouteKind::Prohibit
-        | RouteKind::Unreachable
-        | RouteKind::Throw => &[],
-    }
-}
-
 /// Returns a number of bytes that is more than the step of an op takes.
 fn len(op: &Op) -> usize {
     let hops = match op {
-        Op::KernelRoute(_, Some(route)) => hops(route).len(),
+        Op::KernelRoute(_, Some(route)) => route.hops().len(),
         Op::KernelRoute(_, None)
         | Op::LinkSettings(..)
         | Op::TunnelDevice(..)
@@ -179,8 +166,8 @@ mod tests {
     use std::net::IpAddr;
 
     use ipc_proto::{
-        Batch, BatchId, BpfRoute, BpfTarget, FdbKey, Flags, Lane, Lease, Link, LinkProfile, Mac,
-        Protocol, RouteKey, Table, Tunnel, TunnelDevice,
+        Batch, BatchId, BpfRoute, BpfTarget, FdbKey, Flags, Hop, KernelRoute, Lane, Lease, Link,
+        LinkProfile, Mac, Protocol, RouteKind, Table, Tunnel, TunnelDevice,
     };
     use ipnet::IpNet;
 

@@ -19,9 +19,7 @@ use ipc_proto::{
 use ipnet::IpNet;
 
 pub use self::rows::Page;
-use super::{
-    devices::Finding, notice::Notice, readings::Drift, rivals::RivalsByPrefix, steps::hops,
-};
+use super::{devices::Finding, notice::Notice, readings::Drift, rivals::RivalsByPrefix};
 use crate::{
     delta::Actual,
     flows::{Lead, Leads, Owner, Pods, is_others, of_bpf, of_kernel},
@@ -233,7 +231,7 @@ impl Tables {
     /// them from a workload.
     pub(super) fn add_outdone(&self, birds: &All<RouteKey, KernelRoute>, rivals: &mut Rivals) {
         let links = |route: &KernelRoute| -> BTreeSet<Link> {
-            hops(route).iter().map(|hop| hop.link.clone()).collect()
+            route.hops().iter().map(|hop| hop.link.clone()).collect()
         };
         let outdone = birds.iter().filter_map(|(other, route)| {
             let ways = links(route.as_ref()?);

@@ -12,7 +12,7 @@ use std::{
     ops::Range,
 };
 
-use ipc_proto::{KernelRoute, Observed, OpError, Rival, Rivals, RouteKey, RouteKind, Table};
+use ipc_proto::{KernelRoute, Observed, OpError, Rival, Rivals, RouteKey, Table};
 use ipnet::IpNet;
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
@@ -392,16 +392,7 @@ impl Kernel<'_> {
         if !of_way || matches!(key.prefix, IpNet::V4(_)) {
             return None;
         }
-        let hops = match &route.as_ref()?.kind {
-            RouteKind::Unicast(hop) => std::slice::from_ref(hop),
-            RouteKind::Multipath(hops) => hops.as_slice(),
-            RouteKind::Local(_)
-            | RouteKind::Blackhole
-            | RouteKind::Prohibit
-            | RouteKind::Unreachable
-            | RouteKind::Throw => &[],
-        };
-        hops.iter().find_map(|hop| {
+        route.as_ref()?.hops().iter().find_map(|hop| {
             let via = hop.via?;
             let lookup = RouteNetlinkMessage::GetRoute(route::lookup(via));
             let found = self.requests.get(&lookup).ok()?;

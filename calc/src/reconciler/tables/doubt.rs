@@ -6,7 +6,7 @@ use ipc_proto::{KernelRoute, Link, LinkAddressKey, RouteKey, RouteKind};
 use ipnet::IpNet;
 
 use super::Tables;
-use crate::{delta::Actual, reconciler::links::Doubt, reconciler::steps::hops};
+use crate::{delta::Actual, reconciler::links::Doubt};
 
 impl Tables {
     /// Takes in that the kernel may have dropped what hung on an interface.
@@ -121,6 +121,6 @@ fn uses(route: &KernelRoute, link: &Link) -> bool {
         | RouteKind::Blackhole
         | RouteKind::Prohibit
         | RouteKind::Unreachable
-        | RouteKind::Throw => hops(route).iter().any(|hop| hop.link == *link),
+        | RouteKind::Throw => route.hops().iter().any(|hop| hop.link == *link),
     }
 }
