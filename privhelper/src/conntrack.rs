@@ -23,8 +23,7 @@ use self::table::Table;
 use crate::{
     bpf::FlowNotes,
     dataplane::errno_number,
-    order::{self, Checked},
-    policy::Permitted,
+    order::{self, Checked, Group, Outcomes},
 };
 
 /// How many batches wait. A client has one at a time; those of clients that are gone are few.
@@ -62,7 +61,9 @@ impl Conntrack {
             .spawn(move || {
                 let mut table = Table::default();
                 while let Ok(Job { lease, id, steps }) = queue.recv() {
-                    let failed = order::carry_out(steps, |ops| forget(&mut table, &mut notes, ops));
+                    let failed = order::carry_out(&steps, |group, outcomes| {
+                        forget(&mut table, &mut notes, group, outcomes);
+                    });
                     // The client may be gone.
                     drop(news.send(FlowsDone { lease, id, failed }));
                 }
@@ -91,9 +92,9 @@ impl Conntrack {
 }
 
 /// Forgets the flows of some addresses together: they share the walk through the tables.
-fn forget(table: &mut Table, notes: &mut FlowNotes, ops: &[Permitted]) -> Vec<Result<(), OpError>> {
-    let addresses: BTreeSet<IpAddr> = ops
-        .iter()
+fn forget(table: &mut Table, notes: &mut FlowNotes, group: Group<'_>, outcomes: &mut Outcomes) {
+    let addresses: BTreeSet<IpAddr> = group
+        .ops()
         .filter_map(|permitted| match permitted.op() {
             Op::FlowFlush(address) => Some(*address),
             // The policy lets no others onto this lane.
@@ -120,7 +121,7 @@ fn forget(table: &mut Table, notes: &mut FlowNotes, ops: &[Permitted]) -> Vec<Re
                 .forget(&addresses)
                 .map_err(|errno| failure("BPF_MAP_DELETE_BATCH of noted flows", errno))
         });
-    vec![outcome; ops.len()]
+    outcomes.extend(group.ops().map(|_| outcome.clone()));
 }
 
 fn failure(call: &str, errno: Errno) -> OpError {

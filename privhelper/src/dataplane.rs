@@ -18,7 +18,7 @@ use crate::{
     bpf::{BpfError, Endpoints, RouteMaps},
     links::Links,
     netlink::{Netlink, ReadError},
-    order::{self, Checked},
+    order::{self, Checked, Group, Outcomes},
     pages::Sink,
     policy::{self, Permitted, Policy},
     sysctl,
@@ -91,21 +91,19 @@ impl Dataplane {
     pub fn apply(&mut self, steps: Vec<Step>) -> Vec<(u32, OpError)> {
         let end = Instant::now() + PATIENCE;
         let steps = self.check(Lane::State, steps);
-        order::carry_out(steps, |ops| {
-            let at_once = if ops.iter().any(is_slow) {
+        order::carry_out(&steps, |group, outcomes| {
+            let at_once = if group.ops().any(is_slow) {
                 1
             } else {
-                ops.len()
+                group.len()
             };
-            let parts = ops.chunks(at_once.max(1));
-            let outcomes = parts.map(|ops| {
+            for part in group.chunks(at_once) {
                 if Instant::now() < end {
-                    self.carry_out(ops)
+                    self.carry_out(part, outcomes);
                 } else {
-                    vec![Err(no_time()); ops.len()]
+                    outcomes.extend(part.ops().map(|_| Err(no_time())));
                 }
-            });
-            outcomes.flatten().collect()
+            }
         })
     }
 
@@ -129,17 +127,16 @@ impl Dataplane {
     }
 
     /// Carries out ops of one kind in order.
-    fn carry_out(&mut self, ops: &[Permitted]) -> Vec<Result<(), OpError>> {
+    fn carry_out(&mut self, group: Group<'_>, outcomes: &mut Outcomes) {
         let links = self.watched.links().view();
-        let mut bpf = Vec::new();
         let mut routes = Vec::new();
         let mut neighbours = Vec::new();
         let mut fdb = Vec::new();
         let mut link_addresses = Vec::new();
-        let mut outcomes = Vec::new();
-        for permitted in ops {
+        for permitted in group.ops() {
             match permitted.op() {
-                Op::BpfRoute(prefix, route) => bpf.push((*prefix, route.as_ref())),
+                // They are walked, not listed: there are many.
+                Op::BpfRoute(..) => {}
                 Op::KernelRoute(key, route) => routes.push((key, route.as_ref())),
                 Op::Neighbour(key, mac) => neighbours.push((key, *mac)),
                 Op::Fdb(key, destination) => fdb.push((key, *destination)),
@@ -166,13 +163,18 @@ impl Dataplane {
                 }
             }
         }
+        let bpf = group.ops().filter_map(|permitted| {
+            let Op::BpfRoute(prefix, route) = permitted.op() else {
+                return None;
+            };
+            Some((prefix, route.as_ref()))
+        });
         // All are of one kind, so all lists but one are empty.
-        outcomes.extend(self.maps.apply(&bpf));
+        self.maps.apply(bpf, outcomes);
         outcomes.extend(self.netlink.routes(&routes, &links));
         outcomes.extend(self.netlink.neighbours(&neighbours));
         outcomes.extend(self.netlink.fdb(&fdb));
         outcomes.extend(self.netlink.link_addresses(&link_addresses, &links));
-        outcomes
     }
 
     /// Makes a tunnel device as it shall be, or removes it.

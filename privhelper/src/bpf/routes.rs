@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use nix::errno::Errno;
 
 use super::{BpfError, batch, layout, raw_map, sys::RawMap};
-use crate::{dataplane::errno_number, links::Links};
+use crate::{dataplane::errno_number, links::Links, order::Outcomes};
 
 /// How many entries one system call reads.
 const READ: usize = 4096;
@@ -21,6 +21,10 @@ pub struct RouteMaps {
     v4: RawMap,
     v6: RawMap,
     size: u32,
+    /// The keys of the next system call. Empty between two batches, and their room is kept.
+    keys: Vec<u8>,
+    /// The values that go with them; none if they are deleted.
+    values: Vec<u8>,
 }
 
 impl RouteMaps {
@@ -30,6 +34,8 @@ impl RouteMaps {
             v4: raw_map(object, ebpf::MAP_V4)?,
             v6: raw_map(object, ebpf::MAP_V6)?,
             size,
+            keys: Vec::new(),
+            values: Vec::new(),
         })
     }
 
@@ -39,37 +45,37 @@ impl RouteMaps {
         self.size
     }
 
-    /// Carries out changes in order and returns what became of each.
-    #[must_use]
-    pub fn apply(&self, changes: &[(IpNet, Option<&BpfRoute>)]) -> Vec<Result<(), OpError>> {
-        changes
-            .chunk_by(|(a, set_a), (b, set_b)| {
-                a.max_prefix_len() == b.max_prefix_len() && set_a.is_some() == set_b.is_some()
-            })
-            .flat_map(|run| self.apply_run(run))
-            .collect()
-    }
-
-    /// Carries out changes of one family, all sets or all deletions.
-    fn apply_run(&self, run: &[(IpNet, Option<&BpfRoute>)]) -> Vec<Result<(), OpError>> {
-        let (trie, name) = match run {
-            [(IpNet::V4(_), _), ..] => (&self.v4, ebpf::MAP_V4),
-            _ => (&self.v6, ebpf::MAP_V6),
-        };
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for (prefix, route) in run {
-            layout::push_key(&mut keys, prefix);
+    /// Carries out changes in order and tells what became of each.
+    pub fn apply<'a>(
+        &mut self,
+        changes: impl Iterator<Item = (&'a IpNet, Option<&'a BpfRoute>)>,
+        outcomes: &mut Outcomes,
+    ) {
+        let mut run = (false, false);
+        for (prefix, route) in changes {
+            let next = (matches!(prefix, IpNet::V6(_)), route.is_none());
+            if run != next {
+                self.apply_run(run, outcomes);
+                run = next;
+            }
+            layout::push_key(&mut self.keys, prefix);
             if let Some(route) = route {
-                layout::push_value(&mut values, prefix, route);
+                layout::push_value(&mut self.values, prefix, route);
             }
         }
-        let deletes = values.is_empty();
-        let results = batch::resume(run.len(), |range| {
-            let keys = part(&keys, trie.key_size(), &range);
+        self.apply_run(run, outcomes);
+    }
+
+    /// Carries out what is laid out: changes of one family, all sets or all deletions.
+    fn apply_run(&mut self, (ipv6, deletes): (bool, bool), outcomes: &mut Outcomes) {
+        let (trie, name) = self.map(ipv6);
+        let (keys, values) = (&self.keys, &self.values);
+        let results = batch::resume(keys.len() / trie.key_size(), |range| {
+            let keys = part(keys, trie.key_size(), &range);
             if deletes {
                 trie.delete(keys)
             } else {
-                trie.update(keys, part(&values, trie.value_size(), &range))
+                trie.update(keys, part(values, trie.value_size(), &range))
             }
         });
         let verb = if deletes {
@@ -77,16 +83,24 @@ impl RouteMaps {
         } else {
             "BPF_MAP_UPDATE_BATCH"
         };
-        results
-            .into_iter()
-            .map(|result| match result {
-                Err(Errno::ENOENT) if deletes => Ok(()),
-                other => other.map_err(|errno| OpError::Kernel {
-                    call: format!("{verb} {name}"),
-                    errno: errno_number(errno),
-                }),
-            })
-            .collect()
+        outcomes.extend(results.into_iter().map(|result| match result {
+            Err(Errno::ENOENT) if deletes => Ok(()),
+            other => other.map_err(|errno| OpError::Kernel {
+                call: format!("{verb} {name}"),
+                errno: errno_number(errno),
+            }),
+        }));
+        self.keys.clear();
+        self.values.clear();
+    }
+
+    /// Returns the map of a family, and its name.
+    fn map(&self, ipv6: bool) -> (&RawMap, &'static str) {
+        if ipv6 {
+            (&self.v6, ebpf::MAP_V6)
+        } else {
+            (&self.v4, ebpf::MAP_V4)
+        }
     }
 
     /// Gives all entries of the map of a family to `sink`; more than once, where another program changes a
@@ -101,11 +115,7 @@ impl RouteMaps {
         links: &Links,
         sink: &mut impl FnMut(Observed),
     ) -> Result<(), BpfError> {
-        let (trie, name) = if ipv6 {
-            (&self.v6, ebpf::MAP_V6)
-        } else {
-            (&self.v4, ebpf::MAP_V4)
-        };
+        let (trie, name) = self.map(ipv6);
         let size = usize::try_from(self.size).unwrap_or(usize::MAX);
         read(trie, size, |key, value| {
             if let Some((prefix, route)) = layout::read_entry(key, value, links) {

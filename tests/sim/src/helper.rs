@@ -167,7 +167,7 @@ impl Helper {
                 checked,
                 links,
                 late,
-            }) => Ok(match self.carry_out(&batch, checked, links, ground)? {
+            }) => Ok(match self.carry_out(&batch, &checked, links, ground)? {
                 Served::Answer(_) if late => Served::HalfDone,
                 served
                 @ (Served::Nothing | Served::HalfDone | Served::Answer(_) | Served::Died) => served,
@@ -178,7 +178,7 @@ impl Helper {
                     None => Ok(Served::Nothing),
                     Some((batch, checked)) => {
                         let links = Box::new([self.links.view(), self.links.view()]);
-                        self.carry_out(&batch, checked, links, ground)
+                        self.carry_out(&batch, &checked, links, ground)
                     }
                 },
                 Some(Arrival::End) => {
@@ -303,7 +303,7 @@ impl Helper {
     fn carry_out(
         &self,
         batch: &Batch,
-        checked: Vec<Checked>,
+        checked: &[Checked],
         links: Box<[Links; 2]>,
         ground: &mut Ground<'_>,
     ) -> Result<Served, Broken> {
@@ -313,9 +313,8 @@ impl Helper {
         };
         let mut broken = Ok(());
         let mut died = false;
-        let failed = order::carry_out(checked, |group| {
-            let mut outcomes = Vec::with_capacity(group.len());
-            for permitted in group {
+        let failed = order::carry_out(checked, |group, outcomes| {
+            for permitted in group.ops() {
                 if broken.is_err() || ground.faults.fuse == Some(0) {
                     died = true;
                     break;
@@ -328,7 +327,6 @@ impl Helper {
                     Err(rule) => broken = Err(rule),
                 }
             }
-            outcomes
         });
         broken?;
         if died || ground.faults.fuse == Some(0) {
