@@ -221,6 +221,7 @@ mod tests {
             prop_assert_eq!(tries, wanted_tries);
         }
     }
+
     #[test]
     fn an_op_without_an_outcome_has_failed_and_one_outcome_more_is_nobodys() {
         let steps: Vec<Checked> = [true, true, false]
