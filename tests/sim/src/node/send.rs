@@ -85,6 +85,12 @@ impl Node {
         if prepared.is_some_and(|prepared| prepared.id == batch.id && prepared != batch) {
             return broken("what was prepared is what is applied", batch);
         }
+        let mut keys: Vec<String> = batch.steps.iter().map(|step| key(&step.op)).collect();
+        keys.sort_unstable();
+        let twice = |two: &&[String]| matches!(two, [a, b] if a == b);
+        if let Some(twice) = keys.windows(2).find(twice) {
+            return broken("a batch has each key once", twice);
+        }
         if !self.read {
             return broken(
                 "I1: nothing is written before the datastore is in sync",
@@ -141,4 +147,24 @@ fn place(op: &Op) -> u8 {
         | Op::FlowFlush(_) => 6,
     };
     if is_set(op) { place } else { PLACES - place }
+}
+
+/// Returns what tells an op's key apart from all others, its interface's name included.
+fn key(op: &Op) -> String {
+    match op {
+        Op::LinkSettings(link, _) => format!("settings {link:?}"),
+        Op::TunnelDevice(tunnel, _) => format!("device {tunnel:?}"),
+        Op::Neighbour(key, _) => format!("neighbour {key:?}"),
+        Op::Fdb(key, _) => format!("fdb {key:?}"),
+        Op::LinkAddress(key, _) => format!("address {key:?}"),
+        Op::BpfRoute(prefix, _) => format!("entry {prefix}"),
+        Op::KernelRoute(key, _) => format!("route {key:?}"),
+        op @ (Op::Rule(..)
+        | Op::Attachment(..)
+        | Op::Endpoint(..)
+        | Op::Vtep(..)
+        | Op::ProgramSettings(_)
+        | Op::Masquerade(_)
+        | Op::FlowFlush(_)) => format!("{op:?}"),
+    }
 }
