@@ -133,3 +133,30 @@ impl Key for V6 {
         self..=Self(self.0.broadcast().into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn net() -> impl Strategy<Value = IpNet> {
+        // Mostly near each other, so that each part of a prefix decides now and then.
+        let v4 = (any::<u32>(), 0..4_u32, 0..=32_u8).prop_map(|(far, near, len)| {
+            let address = if len % 2 == 0 { near << 24 } else { far };
+            Ipv4Net::new_assert(address.into(), len).trunc().into()
+        });
+        let v6 = (any::<u128>(), 0..4_u128, 0..=128_u8).prop_map(|(far, near, len)| {
+            let address = if len % 2 == 0 { near << 120 } else { far };
+            Ipv6Net::new_assert(address.into(), len).trunc().into()
+        });
+        prop_oneof![v4, v6]
+    }
+
+    proptest! {
+        #[test]
+        fn prefixes_are_in_their_own_order(a in net(), b in net()) {
+            prop_assert_eq!(Prefix(a).cmp(&Prefix(b)), a.cmp(&b));
+        }
+    }
+}
