@@ -165,12 +165,10 @@ impl Others {
                         _ => {}
                     }
                 }
-                let made = self.made.get(index, mac?);
-                let as_made = match made {
-                    None => !(present && permanent),
-                    Some(_) => present && permanent && made == to,
-                };
-                (!as_made).then_some(Kind::Fdb)
+                let is_there = present && permanent;
+                let leads_nowhere = is_there && to.is_none();
+                let as_made = self.made.hear(index, mac?, to.filter(|_| is_there));
+                (!as_made || leads_nowhere).then_some(Kind::Fdb)
             }
             (LinkRole::Tunnel(_), AF_INET | AF_INET6) | (LinkRole::Workload, AF_INET) => {
                 Some(Kind::Neighbours)
