@@ -9,16 +9,16 @@ use ipc_proto::{KernelRoute, Link, Op, RouteKey, Tunnel};
 use ipnet::IpNet;
 
 use crate::{
-    event::{Block, Event},
-    index::{Index, WorkloadTable},
+    event::Event,
+    index::{HeldBlock, Index, WorkloadTable},
     kind::{self, Kind, World},
     obstacles,
-    resolver::Resolver,
+    resolver::{Changed, Resolver},
     route::Route,
 };
 
 /// How many blocks are taken in at a time: what that takes besides is to be little.
-const MAX_BLOCKS: usize = 131_072;
+const MAX_BLOCKS: usize = 1 << 18;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -77,20 +77,7 @@ impl Calculator {
 
     /// Takes in a change. Nothing is computed before [`resolve`](Self::resolve).
     pub fn handle(&mut self, event: Event) {
-        match event {
-            Event::Links(states) => {
-                for change in self.index.links.replacements(states) {
-                    self.take_in(Event::Link(change));
-                }
-            }
-            event @ (Event::Node(..)
-            | Event::Pool(..)
-            | Event::Block(..)
-            | Event::Workload(..)
-            | Event::Config(_)
-            | Event::Bgp(_)
-            | Event::Link(_)) => self.take_in(event),
-        }
+        self.handle_all([event]);
     }
 
     /// As [`handle`](Self::handle), of each in turn. Blocks are many, as at a start: those that come one
@@ -99,31 +86,35 @@ impl Calculator {
         let mut blocks = Vec::new();
         for event in events {
             if let Event::Block(cidr, block) = event {
+                let block = block.map(|block| self.index.held(&block));
                 blocks.push((cidr, block));
                 if blocks.len() == MAX_BLOCKS {
                     self.take_in_blocks(mem::take(&mut blocks));
                 }
+                continue;
+            }
+            self.take_in_blocks(mem::take(&mut blocks));
+            if let Event::Links(states) = event {
+                for change in self.index.links.replacements(states) {
+                    self.take_in(Event::Link(change));
+                }
             } else {
-                self.take_in_blocks(mem::take(&mut blocks));
-                self.handle(event);
+                self.take_in(event);
             }
         }
         self.take_in_blocks(blocks);
     }
 
-    fn take_in_blocks(&mut self, blocks: Vec<(IpNet, Option<Block>)>) {
-        let mut news = Vec::with_capacity(blocks.len());
-        for (cidr, block) in self.index.news(blocks) {
-            let event = Event::Block(cidr, block);
-            self.resolver.on_event(&event, &self.index);
-            for kind in &mut self.kinds {
-                kind.on_event(&event, &self.index);
-            }
-            if let Event::Block(cidr, block) = event {
-                news.push((cidr, block));
-            }
+    fn take_in_blocks(&mut self, mut blocks: Vec<(IpNet, Option<HeldBlock>)>) {
+        self.index.retain_news(&mut blocks);
+        if blocks.is_empty() {
+            return;
         }
-        self.index.set_blocks(news);
+        self.resolver.on_blocks(&blocks, &self.index);
+        for kind in &mut self.kinds {
+            kind.on_blocks(&blocks, &self.index);
+        }
+        self.index.set_blocks(blocks);
     }
 
     fn take_in(&mut self, event: Event) {
@@ -142,10 +133,15 @@ impl Calculator {
     /// be made.
     pub fn resolve(&mut self) -> Vec<Op> {
         let changed = self.resolver.resolve(&self.index);
+        self.resolve_changed(&changed)
+    }
+
+    /// Computes what follows where these routes have changed, besides what else is marked.
+    fn resolve_changed(&mut self, changed: &[Changed]) -> Vec<Op> {
         let world = World {
             index: &self.index,
             routes: &self.resolver,
-            changed: &changed,
+            changed,
             is_first: !mem::replace(&mut self.has_resolved, true),
         };
         let mut ops = Vec::new();
@@ -154,6 +150,54 @@ impl Calculator {
         }
         self.index.forget_names(|node| self.resolver.leads_to(node));
         ops
+    }
+
+    /// Returns whether nothing has been computed yet.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        !self.has_resolved && self.resolver.is_new()
+    }
+
+    /// Of what [`resolve`](Self::resolve) would return, returns what must be made before what depends on routes.
+    /// Only where [nothing has been computed](Self::is_new).
+    pub fn resolve_first(&mut self) -> Vec<Op> {
+        let world = World {
+            index: &self.index,
+            routes: &self.resolver,
+            changed: &[],
+            is_first: true,
+        };
+        let mut ops = Vec::new();
+        for kind in &mut self.kinds {
+            if kind.follows_routes() {
+                break;
+            }
+            kind.resolve_batch(&world, &mut ops);
+        }
+        ops
+    }
+
+    /// As [`resolve`](Self::resolve) after [`resolve_first`](Self::resolve_first), but what depends on nothing
+    /// but the route of a prefix of more than one address is told `early`, as it is computed, in order and in
+    /// parts that follow from `size` prefixes each.
+    pub fn resolve_early(&mut self, size: usize, mut early: impl FnMut(Vec<Op>)) -> Vec<Op> {
+        let mut building = self.resolver.build(&self.index);
+        let mut routes = Vec::with_capacity(building.left());
+        while building.left() > 0 {
+            let known = routes.len();
+            building.add(size, &mut routes);
+            let mut ops = Vec::with_capacity(size);
+            for kind in &mut self.kinds {
+                kind.resolve_early(
+                    routes.get(known..).unwrap_or_default(),
+                    &self.index,
+                    &mut ops,
+                );
+            }
+            early(ops);
+        }
+        building.end();
+        self.resolve_changed(&routes)
     }
 
     /// Takes no more memory than it must: after a load, what came with it is in loose order.

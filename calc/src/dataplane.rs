@@ -9,6 +9,7 @@ mod feed;
 pub(crate) mod model;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::{
     io,
@@ -38,6 +39,7 @@ use tokio::{
 use zbus::{Connection, MatchRule, MessageStream, message, proxy::CacheProperties};
 
 pub use self::feed::{FeedOrder, Gap};
+use self::train::Train;
 use crate::reading::Reading;
 
 /// The wait after a connection that ended early; it doubles from there.
@@ -53,13 +55,15 @@ const FEED_QUEUE: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 /// What is asked of the helper.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub enum Request {
     /// Start a lease and read back what is not known.
     Hello(Known),
-    /// Take in a batch that is likely to be next.
-    Prepare(Batch),
     /// Carry out a batch.
     Apply(Batch),
+    /// Carry out a batch once all of the last one of its lane is made, and only then.
+    Follow(Batch),
+    /// Carry out none of those that are to follow.
+    Recall,
 }
 
 /// What is heard of the helper.
@@ -68,9 +72,9 @@ pub(crate) enum Request {
     clippy::large_enum_variant,
     reason = "a reading is rare, and moved no more often than it must be"
 )]
-pub(crate) enum Event {
+pub enum Event {
     /// It can be reached: requests go this way, until it is disconnected. There is one at a time on each
-    /// lane and one to prepare the next, so nothing bounds them here: none must be lost.
+    /// lane, and what follows it is of the same load, so nothing bounds them here: none must be lost.
     Connected(mpsc::UnboundedSender<Request>),
     /// It cannot be reached, or no longer.
     Disconnected(Error),
@@ -78,10 +82,21 @@ pub(crate) enum Event {
     Welcome(Welcome, Reading),
     /// It has carried out a batch.
     Ack(Ack),
+    /// Nothing follows any more; this batch of [`Lane::State`] has been sent and is not answered.
+    Recalled(Option<BatchId>),
     /// It has ended flow flushes.
     Flushed(FlowsDone),
     /// Interfaces have changed, or others have changed something else.
     Feed(Feed),
+}
+
+/// A call to be answered.
+#[derive(Debug)]
+enum Call {
+    Hello(Known),
+    Apply(Batch),
+    /// Of the batch that was sent ahead.
+    ApplyPrepared(BatchId),
 }
 
 /// Why there is no connection to the helper.
@@ -138,7 +153,7 @@ pub enum Error {
 }
 
 /// Keeps a connection to the helper whose sockets are in `runtime_dir`, until nobody listens.
-pub(crate) async fn run(runtime_dir: PathBuf, events: mpsc::Sender<Event>) {
+pub async fn run(runtime_dir: PathBuf, events: mpsc::Sender<Event>) {
     let path = runtime_dir.join(bus::socket::DATAPLANE);
     let mut wait = RETRY_MIN;
     loop {
@@ -176,28 +191,37 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
         return Ok(());
     }
     let mut order = FeedOrder::default();
+    let mut train = Train::default();
     let mut call = pin!(Fuse::terminated());
     let mut preparing = pin!(Fuse::terminated());
-    let mut prepared = None;
     let mut next = None;
     loop {
         // In this order: a call is sent when it is first looked at, and what is to be prepared must not
-        // overtake the call for what was prepared before. The signals are read all the time, for a
-        // full queue would hold up the answers as well; requests are few.
+        // overtake the one before it. The signals are read all the time, for a full queue would hold up
+        // the answers as well; requests are few.
         let event = tokio::select! {
             biased;
-            event = &mut call, if !call.is_terminated() => event?,
-            sent = &mut preparing, if !preparing.is_terminated() => sent?,
-            request = requests.recv(), if next.is_none() && preparing.is_terminated() => {
-                let Some(request) = request else { return Ok(()) };
-                if let Request::Prepare(batch) = &request {
-                    prepared = Some(batch.id);
-                    preparing.set(answer(&proxy, request, None).fuse());
-                } else {
-                    next = Some(request);
-                }
+            event = &mut call, if !call.is_terminated() => Some(event?),
+            sent = &mut preparing, if !preparing.is_terminated() => {
+                sent?;
                 None
             }
+            request = requests.recv(), if next.is_none() => match request {
+                None => return Ok(()),
+                Some(Request::Follow(batch)) => {
+                    train.add(batch);
+                    None
+                }
+                Some(Request::Recall) => Some(Event::Recalled(train.stop())),
+                Some(Request::Hello(known)) => {
+                    next = Some(Call::Hello(known));
+                    None
+                }
+                Some(Request::Apply(batch)) => {
+                    next = Some(Call::Apply(batch));
+                    None
+                }
+            },
             signal = signals.next() => {
                 let message = signal.ok_or(Error::Closed)?.map_err(failed(SIGNAL))?;
                 let bytes: ByteBuf = message.body().deserialize().map_err(failed(SIGNAL))?;
@@ -209,13 +233,34 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
                 }
             }
         };
-        if call.is_terminated()
-            && let Some(request) = next.take()
-        {
-            if matches!(request, Request::Hello(_)) {
-                order.hold();
+        if let Some(Event::Ack(ack)) = &event {
+            train.answered(ack);
+        }
+        // What was sent ahead is with the helper before it is called for.
+        if call.is_terminated() && preparing.is_terminated() {
+            if let Some(Call::Apply(batch)) = &next {
+                train.start(batch);
             }
-            call.set(answer(&proxy, request, prepared).fuse());
+            let follows = || {
+                let (batch, is_prepared) = train.next()?;
+                Some(if is_prepared {
+                    Call::ApplyPrepared(batch.id)
+                } else {
+                    Call::Apply(batch)
+                })
+            };
+            if let Some(next) = next.take().or_else(follows) {
+                if matches!(next, Call::Hello(_)) {
+                    order.hold();
+                }
+                call.set(answer(&proxy, next).fuse());
+            }
+        }
+        if !call.is_terminated()
+            && preparing.is_terminated()
+            && let Some(batch) = train.ahead()
+        {
+            preparing.set(prepare(&proxy, encode(batch)?).fuse());
         }
         let Some(event) = event else { continue };
         let held = match &event {
@@ -223,6 +268,7 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
             Event::Connected(_)
             | Event::Disconnected(_)
             | Event::Ack(_)
+            | Event::Recalled(_)
             | Event::Flushed(_)
             | Event::Feed(_) => Vec::new(),
         };
@@ -287,42 +333,36 @@ where
     Ok((welcome, pages))
 }
 
-/// Makes a request, and returns what is answered; of a batch that is `prepared` only its number is
-/// sent.
-async fn answer(
-    proxy: &DataplaneProxy<'_>,
-    request: Request,
-    prepared: Option<BatchId>,
-) -> Result<Option<Event>, Error> {
-    match request {
-        Request::Hello(known) => {
+/// Sends a batch ahead.
+async fn prepare(proxy: &DataplaneProxy<'_>, bytes: ByteBuf) -> Result<(), Error> {
+    proxy.prepare(&bytes).await.map_err(failed("Prepare"))
+}
+
+/// Calls the helper, and returns what is answered.
+async fn answer(proxy: &DataplaneProxy<'_>, call: Call) -> Result<Event, Error> {
+    let (id, bytes) = match call {
+        Call::Hello(known) => {
             let (welcome, pages) = hello::<Reading>(proxy, known).await?;
             let mut reading = Reading::default();
             for page in pages {
                 reading.append(page);
             }
-            Ok(Some(Event::Welcome(welcome, reading)))
+            return Ok(Event::Welcome(welcome, reading));
         }
-        Request::Prepare(batch) => {
-            let bytes = encode(&batch)?;
-            proxy.prepare(&bytes).await.map_err(failed("Prepare"))?;
-            Ok(None)
+        Call::Apply(batch) => {
+            let call = proxy.apply(&encode(&batch)?).await;
+            (batch.id, call.map_err(failed("Apply"))?)
         }
-        Request::Apply(batch) => {
-            let bytes = if prepared == Some(batch.id) {
-                let call = proxy.apply_prepared(batch.id.0).await;
-                call.map_err(failed("ApplyPrepared"))?
-            } else {
-                let bytes = encode(&batch)?;
-                proxy.apply(&bytes).await.map_err(failed("Apply"))?
-            };
-            let ack: Ack = decode("acknowledgement", &bytes)?;
-            if ack.id == batch.id {
-                Ok(Some(Event::Ack(ack)))
-            } else {
-                Err(Error::OtherBatch)
-            }
+        Call::ApplyPrepared(id) => {
+            let call = proxy.apply_prepared(id.0).await;
+            (id, call.map_err(failed("ApplyPrepared"))?)
         }
+    };
+    let ack: Ack = decode("acknowledgement", &bytes)?;
+    if ack.id == id {
+        Ok(Event::Ack(ack))
+    } else {
+        Err(Error::OtherBatch)
     }
 }
 

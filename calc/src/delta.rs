@@ -54,7 +54,7 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
         self.counts.desired += all.len();
         let all = all.into_iter();
         let all = all.map(|(key, value)| (key, Entry::Wanted(value)));
-        ordered::absorb(&mut self.entries, all.collect());
+        ordered::absorb(&mut self.entries, all);
     }
 
     /// Says what `key` was found to be.
@@ -144,7 +144,7 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
             counts.enter(&entry);
             (key, entry)
         });
-        ordered::absorb(entries, fresh.collect());
+        ordered::absorb(entries, fresh);
     }
 
     /// Returns what `key` should be.

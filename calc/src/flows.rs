@@ -164,11 +164,26 @@ impl Flows {
         }
     }
 
+    /// Takes in that a change was not sent after all.
+    pub(crate) fn unsent(&mut self, op: &Op) {
+        if let Some(address) = owner::address(op) {
+            self.ended(address, op);
+        }
+    }
+
     /// Takes in that a change was made, or why not, or that neither is known.
     pub(crate) fn settled(&mut self, now: Instant, op: &Op, failed: Option<&OpError>) {
         let Some(address) = owner::address(op) else {
             return;
         };
+        self.ended(address, op);
+        if let (Some(error), Some(duty)) = (failed, self.duties.get_mut(&address)) {
+            duty.fail(now, error.clone());
+        }
+    }
+
+    /// Takes in that a change is under way no longer.
+    fn ended(&mut self, address: IpAddr, op: &Op) {
         if let (Some((_, Some(_))), Some(count)) =
             (owner::set(op, &self.pods), self.setting.get_mut(&address))
         {
@@ -178,9 +193,6 @@ impl Flows {
             }
         }
         self.dirty.insert(address);
-        if let (Some(error), Some(duty)) = (failed, self.duties.get_mut(&address)) {
-            duty.fail(now, error.clone());
-        }
     }
 
     /// Forgets what is under way: the helper may carry it out or not.

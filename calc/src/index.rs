@@ -9,13 +9,13 @@ mod nodes;
 mod pools;
 mod workloads;
 
-use std::{iter, net::IpAddr};
+use std::{mem, net::IpAddr};
 
 use ipc_proto::{LinkRole, LinkState};
 use ipnet::IpNet;
 
 pub(crate) use self::{
-    blocks::{Blocks, Owners, address, others},
+    blocks::{Blocks, HeldBlock, Owners},
     links::Links,
     names::{Names, NodeId},
     nodes::{Nodes, Vtep},
@@ -108,15 +108,12 @@ impl Index {
         match event {
             Event::Node(name, node) => self.nodes.get(name) == node.as_ref(),
             Event::Pool(cidr, pool) => self.pools.get(cidr) == pool.as_ref(),
-            Event::Block(cidr, block) => {
-                let mut known = self.blocks.owners();
-                known.holds(cidr, block.as_ref(), &self.names)
-            }
             Event::Workload(key, workload) => self.workloads.get(key) == workload.as_ref(),
             Event::Config(config) => self.config == *config,
             Event::Bgp(bgp) => self.bgp == *bgp,
             Event::Link(event) => self.links.holds(event),
-            Event::Links(_) => false,
+            // These are compared one by one.
+            Event::Block(..) | Event::Links(_) => false,
         }
     }
 
@@ -128,7 +125,10 @@ impl Index {
                 self.nodes.set(id, &self.names.name(id), node);
             }
             Event::Pool(cidr, pool) => self.pools.set(cidr, pool),
-            Event::Block(cidr, block) => self.set_blocks(vec![(cidr, block)]),
+            Event::Block(cidr, block) => {
+                let block = block.map(|block| self.held(&block));
+                self.set_blocks(vec![(cidr, block)]);
+            }
             Event::Workload(key, workload) => {
                 self.names.intern(&key.node);
                 self.workloads.set(key, workload);
@@ -144,29 +144,28 @@ impl Index {
         }
     }
 
-    /// Returns those of these blocks of which something else is known; of several that are said of one, the
-    /// last holds. They come in order.
-    pub(crate) fn news(
-        &self,
-        mut blocks: Vec<(IpNet, Option<Block>)>,
-    ) -> impl Iterator<Item = (IpNet, Option<Block>)> {
+    /// Returns what is said of a block, as it is kept.
+    pub(crate) fn held(&mut self, block: &Block) -> HeldBlock {
+        HeldBlock::new(block, &mut self.names)
+    }
+
+    /// Leaves those blocks of which something else is known; of several that are said of one, the last holds.
+    /// They are put in order.
+    pub(crate) fn retain_news(&self, blocks: &mut Vec<(IpNet, Option<HeldBlock>)>) {
         blocks.sort_by_key(|(cidr, _)| *cidr);
-        let mut blocks = blocks.into_iter().peekable();
-        let mut known = self.blocks.owners();
-        iter::from_fn(move || {
-            loop {
-                let (cidr, block) = blocks.next()?;
-                let is_last = blocks.peek().is_none_or(|(next, _)| *next != cidr);
-                if is_last && !known.holds(&cidr, block.as_ref(), &self.names) {
-                    return Some((cidr, block));
-                }
+        blocks.dedup_by(|later, former| {
+            let is_same = later.0 == former.0;
+            if is_same {
+                mem::swap(later, former);
             }
-        })
+            is_same
+        });
+        self.blocks.retain_news(blocks);
     }
 
     /// Takes over what is said of blocks, each of them once and in order.
-    pub(crate) fn set_blocks(&mut self, blocks: Vec<(IpNet, Option<Block>)>) {
-        self.blocks.set_all(blocks, &mut self.names);
+    pub(crate) fn set_blocks(&mut self, blocks: Vec<(IpNet, Option<HeldBlock>)>) {
+        self.blocks.set_all(blocks);
     }
 
     /// Takes no more room than it must, where there may be many.

@@ -34,7 +34,7 @@ use self::{
 };
 use crate::{
     event::Event,
-    index::{Index, NodeId},
+    index::{HeldBlock, Index, NodeId},
     resolver::{Changed, Resolver},
     route::Route,
 };
@@ -42,12 +42,26 @@ use crate::{
 /// A kind of kernel state.
 pub(crate) trait Kind: Debug {
     /// Marks what the event may change; `before` does not include it. An event that tells nothing
-    /// new does not come here, nor does [`Event::Links`], which is told link by link.
+    /// new does not come here, nor does [`Event::Links`], which is told link by link, nor
+    /// [`Event::Block`].
     fn on_event(&mut self, event: &Event, before: &Index);
+
+    /// As [`on_event`](Self::on_event), of blocks, which are many and matter to most by routes alone.
+    fn on_blocks(&mut self, _blocks: &[(IpNet, Option<HeldBlock>)], _before: &Index) {}
 
     /// Computes what is marked and what depends on a changed route, and adds an op for each key
     /// whose desired value has changed.
     fn resolve_batch(&mut self, world: &World<'_>, ops: &mut Vec<Op>);
+
+    /// Returns whether any of it depends on routes.
+    fn follows_routes(&self) -> bool {
+        false
+    }
+
+    /// Of the first routes that there are, given part by part and in order, computes ahead of
+    /// [`resolve_batch`](Self::resolve_batch) what depends on nothing but the route of a prefix of more than one
+    /// address, if it does so; those come in order.
+    fn resolve_early(&mut self, _routes: &[Changed], _index: &Index, _ops: &mut Vec<Op>) {}
 }
 
 /// All that a kind may look at.
@@ -64,13 +78,13 @@ pub(crate) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    /// Returns what is marked, in order, or has a route that changed: each prefix once and in order,
-    /// with its route.
-    fn dirty(
+    /// Returns what is marked, in order, or `changed`: each prefix once and in order, with its route.
+    fn dirty<C: Iterator<Item = &'a Changed>>(
         &self,
         marked: Vec<IpNet>,
-    ) -> impl Iterator<Item = (IpNet, Option<&'a Route<NodeId>>)> + use<'a> {
-        let (routes, mut changed) = (self.routes, self.changed.iter().peekable());
+        changed: C,
+    ) -> impl Iterator<Item = (IpNet, Option<&'a Route<NodeId>>)> + use<'a, C> {
+        let (routes, mut changed) = (self.routes, changed.peekable());
         let mut marked = marked.into_iter().peekable();
         std::iter::from_fn(move || match (marked.peek(), changed.peek()) {
             (Some(first), next) if next.is_none_or(|(cidr, _)| first < cidr) => {

@@ -13,6 +13,7 @@ mod face;
 mod flows;
 mod index;
 mod kind;
+mod load;
 mod obstacles;
 mod ordered;
 mod prefix;
@@ -27,10 +28,13 @@ mod table;
 pub use self::{
     calculator::Calculator,
     config::{Config, ConfigError},
-    dataplane::{Error as DataplaneError, FeedOrder, Gap, hello},
+    dataplane::{
+        Error as DataplaneError, Event as DataplaneEvent, FeedOrder, Gap, Request, hello, run,
+    },
     index::WorkloadTable,
+    load::resolve,
     reading::Reading,
-    reconciler::{Counts, Input, Notice, Output, Page, Reconciler, Told, Unplaced},
+    reconciler::{Counts, Input, Load, Notice, Output, Page, Reconciler, Told, Unplaced},
     shell::{ShellError, Throttle},
     start::{StartError, start},
 };

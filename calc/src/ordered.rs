@@ -42,11 +42,14 @@ impl<'a, K: Ord, V> Walk<'a, K, V> {
 
 /// Takes in entries, which come in order. Where they are a good part of all, the map is made anew, which is
 /// faster and leaves no gaps in it.
-pub(crate) fn absorb<K: Ord, V>(map: &mut BTreeMap<K, V>, entries: Vec<(K, V)>) {
+pub(crate) fn absorb<K: Ord, V>(
+    map: &mut BTreeMap<K, V>,
+    entries: impl ExactSizeIterator<Item = (K, V)>,
+) {
     if entries.len() < map.len() / 8 {
         map.extend(entries);
     } else {
-        map.append(&mut entries.into_iter().collect());
+        map.append(&mut entries.collect());
     }
 }
 

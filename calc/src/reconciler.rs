@@ -28,7 +28,7 @@ use std::{
 
 use ipc_proto::{
     Ack, Batch, BatchId, BpfRoute, FlowsDone, KernelRoute, Known, Lease, Link, LinkEvent, Op,
-    RouteKey, Step, Welcome,
+    RouteKey, Welcome,
 };
 use ipnet::IpNet;
 
@@ -38,11 +38,12 @@ use self::{
     devices::Devices,
     grace::Grace,
     links::{Doubt, Links},
-    plan::Prepared,
+    plan::{Recall, Sent},
     readings::Readings,
     tables::Tables,
 };
 pub use self::{
+    load::Load,
     notice::Notice,
     tables::{Page, Unplaced},
 };
@@ -81,8 +82,11 @@ pub enum Input {
     Disconnected,
     /// The answer to [`Output::Hello`], with what the helper read.
     Welcome(Welcome, Reading),
-    /// The answer to [`Output::Apply`].
+    /// The answer to [`Output::Apply`] or [`Output::Follow`].
     Ack(Ack),
+    /// The answer to [`Output::Recall`]: nothing follows any more, and this batch of [`Lane::State`] has been
+    /// sent and is not answered.
+    Recalled(Option<BatchId>),
     /// The flushes of a batch of [`Lane::Flows`] have ended.
     Flushed(FlowsDone),
     /// Somebody asks for the kernel to be read back.
@@ -98,11 +102,13 @@ pub enum Input {
 pub enum Output {
     /// Start a lease, and read back what is not known.
     Hello(Known),
-    /// What is likely to be applied next, which the helper may be sent ahead. It counts for nothing
-    /// unless it comes as [`Apply`](Self::Apply) as well, whole and under the same number.
-    Prepare(Batch),
     /// Apply a batch.
     Apply(Batch),
+    /// Apply a batch after the last one of its lane, as soon as all of that is made; not at all if
+    /// something of it fails, or what follows is called back before.
+    Follow(Batch),
+    /// Send nothing that follows any more, and say what has been sent.
+    Recall,
     /// Tell the operator.
     Notice(Notice),
     /// Tell allocators: nobody has this address any more, and nothing is left of who had it.
@@ -166,15 +172,15 @@ struct Grant {
     bpf_max_entries: usize,
 }
 
-/// A batch that is not answered yet.
+/// What is not answered yet.
 #[derive(Debug)]
 struct Flight {
     grant: Grant,
-    id: BatchId,
-    ops: Vec<Op>,
-    /// What became doubtful meanwhile, be it before or after its steps were made.
+    /// The batch in flight, and those that follow it by themselves.
+    batches: VecDeque<Sent>,
+    /// What became doubtful meanwhile, be it before or after their steps were made.
     doubts: Vec<Doubt>,
-    /// Whether what follows was looked for.
+    /// Whether what follows was looked for since the last answer.
     looked_ahead: bool,
 }
 
@@ -191,12 +197,9 @@ pub struct Reconciler {
     readings: Readings,
     flows: Flows,
     peer: Peer,
-    /// The batches that follow the one in flight.
-    plan: VecDeque<Vec<Step>>,
-    /// The first of them, once it was sent.
-    prepared: Option<Prepared>,
-    /// What was made, and when; it is taken in once what follows is on its way.
-    made: Option<(Instant, Vec<Op>)>,
+    /// Of the batches that follow the one in flight, those that are to be handed on.
+    following: VecDeque<Batch>,
+    recall: Recall,
     datastore: Datastore,
     /// Whether this connection has had a lease.
     welcomed: bool,
@@ -300,6 +303,7 @@ impl Reconciler {
             Input::Disconnected => self.restart(Peer::Gone),
             Input::Welcome(welcome, reading) => self.welcome(now, &welcome, reading),
             Input::Ack(ack) => self.ack(now, ack),
+            Input::Recalled(in_flight) => self.recalled(in_flight),
             Input::Flushed(done) => self.flushed(now, done),
             Input::Drift => self.readings.hear(now),
             Input::Resync => {
@@ -335,14 +339,13 @@ impl Reconciler {
 
     /// Returns the next request, if there is one to make.
     pub fn poll(&mut self, now: Instant) -> Option<Output> {
-        // The helper waits for these; all else can wait until they are on their way.
-        if let Some(batch) = self.follow() {
-            return Some(Output::Apply(batch));
+        if self.recall == Recall::Due {
+            self.recall = Recall::Asked;
+            return Some(Output::Recall);
         }
-        if let Some(batch) = self.prepare() {
-            return Some(Output::Prepare(batch));
+        if let Some(batch) = self.following.pop_front() {
+            return Some(Output::Follow(batch));
         }
-        self.take_in_made();
         let lane = self.lane();
         if lane.is_some() {
             self.review_links(now);
@@ -358,7 +361,8 @@ impl Reconciler {
             return Some(Output::AddressClean(address));
         }
         // A reading begins with nothing unanswered on either lane.
-        if matches!(self.peer, Peer::Fresh) && !self.flows.awaits_ack() {
+        let is_fresh = matches!(self.peer, Peer::Fresh) && self.recall == Recall::Over;
+        if is_fresh && !self.flows.awaits_ack() {
             return Some(self.hello());
         }
         let (grant, is_free) = lane?;
@@ -379,12 +383,11 @@ impl Reconciler {
             return Some(Output::Apply(batch));
         }
         self.plan_ahead();
-        self.prepare().map(Output::Prepare)
+        self.following.pop_front().map(Output::Follow)
     }
 
     /// Asks for a lease.
     fn hello(&mut self) -> Output {
-        self.drop_plan();
         self.peer = Peer::Greeting;
         self.hellos = self.hellos.wrapping_add(1);
         let mut known = self.tables.known(self.hellos);
@@ -403,7 +406,7 @@ impl Reconciler {
             return None;
         }
         match &self.peer {
-            Peer::Idle(grant) => Some((*grant, true)),
+            Peer::Idle(grant) => Some((*grant, self.recall == Recall::Over)),
             Peer::Busy(flight) => Some((flight.grant, false)),
             Peer::Gone | Peer::Fresh | Peer::Greeting => None,
         }

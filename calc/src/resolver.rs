@@ -4,6 +4,7 @@
 //! their history: when a resource comes, goes or changes, everything in its prefix is computed
 //! again. Rules L1 to L20 are those of Calico's route resolver.
 
+mod building;
 mod by_node;
 mod walk;
 
@@ -16,8 +17,8 @@ use self::{
     walk::{Path, Record},
 };
 use crate::{
-    event::{Block, Config, Event, Node, Workload, WorkloadKey},
-    index::{Index, NodeId, address, others},
+    event::{Config, Event, Node, Workload, WorkloadKey},
+    index::{HeldBlock, Index, NodeId},
     prefix::{Family, Marks, PrefixMap, Run},
     route::Route,
 };
@@ -66,10 +67,10 @@ impl Resolver {
             Event::Pool(cidr, _) => {
                 self.touched.insert(*cidr);
             }
-            Event::Block(cidr, block) => self.on_block(*cidr, block.as_ref(), before),
             Event::Workload(key, workload) => self.on_workload(key, workload.as_ref(), before),
             Event::Config(config) => self.on_config(config, before),
-            Event::Bgp(_) | Event::Link(_) | Event::Links(_) => {}
+            // Of blocks it hears by themselves.
+            Event::Block(..) | Event::Bgp(_) | Event::Link(_) | Event::Links(_) => {}
         }
     }
 
@@ -97,12 +98,17 @@ impl Resolver {
         }
     }
 
-    fn on_block(&mut self, cidr: IpNet, block: Option<&Block>, before: &Index) {
-        self.touched.insert(cidr);
-        self.touched.extend(before.blocks.addresses(&cidr));
-        let addresses = block.into_iter().flat_map(others);
-        self.touched
-            .extend(addresses.filter_map(|(ordinal, _)| address(&cidr, ordinal)));
+    /// As [`on_event`](Self::on_event), of blocks, which come in order.
+    pub(crate) fn on_blocks(&mut self, blocks: &[(IpNet, Option<HeldBlock>)], before: &Index) {
+        if self.told.is_some() {
+            return;
+        }
+        for (cidr, block) in blocks {
+            self.touched.insert(*cidr);
+            self.touched.extend(before.blocks.addresses(cidr));
+            let addresses = block.iter().flat_map(|block| block.addresses(cidr));
+            self.touched.extend(addresses);
+        }
     }
 
     fn on_workload(&mut self, key: &WorkloadKey, workload: Option<&Workload>, before: &Index) {
@@ -129,6 +135,13 @@ impl Resolver {
         if let Some(told) = &mut self.told {
             let told = mem::take(told);
             return self.take_over(&told);
+        }
+        if self.is_new() {
+            let mut building = self.build(index);
+            let mut routes = Vec::with_capacity(building.left());
+            building.add(usize::MAX, &mut routes);
+            building.end();
+            return routes;
         }
         self.refresh(index);
         let roots = self.dirty.take();

@@ -1,4 +1,4 @@
-//! The core that writes, on one connection to a real helper, for tests and benches.
+//! The core that writes and `calc`'s own connection, to a real helper, for tests and benches.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -6,44 +6,54 @@
     reason = "a test that cannot go on panics"
 )]
 
-use std::{pin::pin, time::Instant};
+use std::{net::IpAddr, time::Instant};
 
-use calc::{Input, Output, Reading, Reconciler};
-use futures_util::{
-    FutureExt,
-    future::{Fuse, FusedFuture},
-};
-use ipc_proto::{Ack, Batch, Known, Op, bus::DataplaneProxy, codec};
-use serde_bytes::ByteBuf;
+use calc::{Calculator, DataplaneEvent as Event, Input, Output, Reconciler, Request};
+use ipc_proto::{Batch, BatchId, FlowsDone, Known, Lane, Lease, Op, Step, bus};
 use tokio::sync::mpsc;
 
-use crate::helper::{self, Calc, Helper};
+use crate::helper::Helper;
 
-/// See the [module](self).
+/// How much may be heard before it is listened to.
+const QUEUE: usize = 100;
+/// The number of the first batch of its own: none of the core's.
+const FIRST_FLUSH: u64 = 1 << 32;
+
+/// See the [module](self). It hears of no changes but by reading.
 #[derive(Debug)]
 pub struct Agent {
     reconciler: Box<Reconciler>,
-    helper: Calc,
+    requests: mpsc::UnboundedSender<Request>,
+    events: mpsc::Receiver<Event>,
+    lease: Lease,
+    /// The number of the last batch of its own,
+    flush: u64,
+    /// and of the last one that has ended.
+    flushed: u64,
 }
 
 impl Agent {
     /// Connects, takes the lease and learns what the kernel holds; writes nothing before the
     /// datastore is said to be in sync.
     pub async fn start(helper: &Helper) -> Self {
+        let (sender, mut events) = mpsc::channel(QUEUE);
+        let socket = helper.socket(bus::socket::DATAPLANE);
+        tokio::spawn(calc::run(socket.parent().unwrap().to_owned(), sender));
+        let Some(Event::Connected(requests)) = events.recv().await else {
+            panic!("no connection\n{}", helper.log());
+        };
         let mut agent = Self {
             // What is told here is routes; flows have their own tests and benches.
             reconciler: Box::new(Reconciler::without_flows()),
-            helper: helper.connect().await,
+            requests,
+            events,
+            lease: Lease(0),
+            flush: FIRST_FLUSH,
+            flushed: FIRST_FLUSH,
         };
         agent.reconciler.handle(Instant::now(), Input::Connected);
         agent.read().await;
         agent
-    }
-
-    /// Returns the flows lane of its lease, of which it makes no use.
-    #[must_use]
-    pub fn flows_lane(&self) -> Calc {
-        self.helper.under_the_same_lease()
     }
 
     /// Says that the datastore has shown all that it holds.
@@ -72,49 +82,46 @@ impl Agent {
 
     /// Reads back what is not as `known`.
     async fn read_but(&mut self, known: Known) {
-        let (welcome, pages) = self.helper.pages::<Reading>(known).await;
-        let mut reading = Reading::default();
-        for page in pages {
-            reading.append(page);
+        self.requests.send(Request::Hello(known)).unwrap();
+        let resyncs = self.reconciler.resyncs();
+        while self.reconciler.resyncs() == resyncs {
+            self.hear().await;
         }
-        let welcome = Input::Welcome(welcome, reading);
-        self.reconciler.handle(Instant::now(), welcome);
     }
 
     /// Makes these wanted, and returns when the kernel is as it should be.
     pub async fn apply(&mut self, ops: impl IntoIterator<Item = Op>) {
         let ops = ops.into_iter().collect();
         self.reconciler.want_all(ops).unwrap();
-        // What is sent is on its way while the answer before it is taken in, as all that follows.
-        let (requests, queue) = mpsc::unbounded_channel();
-        let (sender, mut answers) = mpsc::unbounded_channel();
-        tokio::spawn(send(self.helper.proxy.clone(), queue, sender));
-        loop {
-            let mut unanswered = false;
-            while let Some(output) = self.reconciler.poll(Instant::now()) {
-                match output {
-                    Output::Apply(batch) => {
-                        unanswered = true;
-                        requests.send(Request::Apply(batch)).unwrap();
-                    }
-                    Output::Prepare(batch) => requests.send(Request::Prepare(batch)).unwrap(),
-                    // Of links that are new: their grace has ended.
-                    Output::Hello(known) => self.read_but(known).await,
-                    Output::Notice(_) | Output::AddressClean(_) => panic!("{output:?}"),
-                }
-            }
-            if !unanswered {
-                break;
-            }
-            self.ack(&answers.recv().await.unwrap());
-        }
-        assert!(self.reconciler.is_in_sync());
+        self.settle().await;
     }
 
-    fn ack(&mut self, answer: &[u8]) {
-        let ack: Ack = codec::decode(answer).unwrap();
-        assert!(ack.failed.is_empty(), "{:?}", ack.failed);
-        self.reconciler.handle(Instant::now(), Input::Ack(ack));
+    /// Makes wanted what is computed, and returns when the kernel is as it should be.
+    pub async fn follow(&mut self, calculator: &mut Calculator) {
+        let Self {
+            reconciler,
+            requests,
+            ..
+        } = self;
+        let ops = calc::resolve(calculator, reconciler, |output| ask(requests, output));
+        self.apply(ops).await;
+    }
+
+    async fn settle(&mut self) {
+        loop {
+            while let Some(output) = self.reconciler.poll(Instant::now()) {
+                match output {
+                    // Of links that are new: their grace has ended.
+                    Output::Hello(known) => self.read_but(known).await,
+                    output => ask(&self.requests, output),
+                }
+            }
+            if !self.reconciler.is_writing() {
+                break;
+            }
+            self.hear().await;
+        }
+        assert!(self.reconciler.is_in_sync());
     }
 
     /// Reads the kernel back, which must need no change.
@@ -123,63 +130,66 @@ impl Agent {
         self.read().await;
         assert_eq!(self.reconciler.poll(Instant::now()), None);
     }
-}
 
-/// What is asked of the helper.
-#[derive(Debug)]
-enum Request {
-    Prepare(Batch),
-    Apply(Batch),
-}
-
-/// Sends requests in their order, as `calc`'s connection does: what is to be prepared follows the call for
-/// what was prepared before, and does not wait for its answer.
-async fn send(
-    proxy: DataplaneProxy<'static>,
-    mut requests: mpsc::UnboundedReceiver<Request>,
-    answers: mpsc::UnboundedSender<ByteBuf>,
-) {
-    let mut call = pin!(Fuse::terminated());
-    let mut prepared = None;
-    loop {
-        let request = tokio::select! {
-            biased;
-            answer = &mut call, if !call.is_terminated() => {
-                let answer: zbus::Result<ByteBuf> = answer;
-                // Whoever asked has failed otherwise.
-                drop(answers.send(answer.unwrap()));
-                continue;
-            }
-            request = requests.recv() => request,
+    /// Has the flows of addresses forgotten, under the same lease and on the other lane.
+    pub fn flush(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+        self.flush += 1;
+        let step = |address| Step {
+            op: Op::FlowFlush(address),
+            needs: None,
         };
-        match request {
-            None => return,
-            Some(Request::Prepare(batch)) => {
-                prepared = Some(batch.id);
-                let bytes = helper::bytes(&batch);
-                let proxy = &proxy;
-                let mut prepare = pin!(async move { proxy.prepare(&bytes).await }.fuse());
-                tokio::select! {
-                    biased;
-                    answer = &mut call, if !call.is_terminated() => {
-                        drop(answers.send(answer.unwrap()));
-                        prepare.await.unwrap();
-                    }
-                    sent = &mut prepare => sent.unwrap(),
-                }
-            }
-            Some(Request::Apply(batch)) => {
-                let by_number = prepared.take() == Some(batch.id);
-                let proxy = proxy.clone();
-                let apply = async move {
-                    if by_number {
-                        proxy.apply_prepared(batch.id.0).await
-                    } else {
-                        proxy.apply(&helper::bytes(&batch)).await
-                    }
-                };
-                call.set(apply.fuse());
-            }
+        let batch = Batch {
+            lease: self.lease,
+            lane: Lane::Flows,
+            id: BatchId(self.flush),
+            steps: addresses.into_iter().map(step).collect(),
+        };
+        self.requests.send(Request::Apply(batch)).unwrap();
+    }
+
+    /// Returns whether they are known to be forgotten.
+    #[must_use]
+    pub fn has_flushed(&self) -> bool {
+        self.flushed == self.flush
+    }
+
+    /// Waits until they are.
+    pub async fn flushed(&mut self) {
+        while !self.has_flushed() {
+            self.hear().await;
         }
     }
+
+    async fn hear(&mut self) {
+        let input = match self.events.recv().await.unwrap() {
+            Event::Welcome(welcome, reading) => {
+                self.lease = welcome.lease;
+                Input::Welcome(welcome, reading)
+            }
+            Event::Ack(ack) => {
+                assert!(ack.failed.is_empty(), "{:?}", ack.failed);
+                Input::Ack(ack)
+            }
+            Event::Recalled(in_flight) => Input::Recalled(in_flight),
+            Event::Flushed(FlowsDone { id, failed, .. }) => {
+                assert_eq!(failed, []);
+                self.flushed = id.0;
+                return;
+            }
+            Event::Feed(_) => return,
+            event @ (Event::Connected(_) | Event::Disconnected(_)) => panic!("{event:?}"),
+        };
+        self.reconciler.handle(Instant::now(), input);
+    }
+}
+
+fn ask(requests: &mpsc::UnboundedSender<Request>, output: Output) {
+    let request = match output {
+        Output::Hello(known) => Request::Hello(known),
+        Output::Apply(batch) => Request::Apply(batch),
+        Output::Follow(batch) => Request::Follow(batch),
+        Output::Recall => Request::Recall,
+        output @ (Output::Notice(_) | Output::AddressClean(_)) => panic!("{output:?}"),
+    };
+    requests.send(request).unwrap();
 }

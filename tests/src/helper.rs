@@ -196,16 +196,6 @@ pub struct Calc {
 }
 
 impl Calc {
-    /// Another user of the same connection and lease, which shall use another lane.
-    #[must_use]
-    pub fn under_the_same_lease(&self) -> Self {
-        Self {
-            proxy: self.proxy.clone(),
-            lease: self.lease,
-            next: 0,
-        }
-    }
-
     /// Connects to the helper that listens at `path`.
     ///
     /// # Errors

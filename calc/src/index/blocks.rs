@@ -12,6 +12,33 @@ use crate::{
     prefix::{PrefixMap, PrefixWalk, Run, single},
 };
 
+/// What is said of a block, with numbers for nodes.
+#[derive(Debug)]
+pub(crate) struct HeldBlock {
+    owner: Option<NodeId>,
+    /// The places of the addresses that others than the owner use, in order.
+    others: Box<[(u32, NodeId)]>,
+}
+
+impl HeldBlock {
+    pub(super) fn new(block: &Block, names: &mut Names) -> Self {
+        let others = block.allocations.iter();
+        let others = others.filter(|(_, node)| Some(*node) != block.owner.as_ref());
+        Self {
+            others: others
+                .map(|(ordinal, node)| (*ordinal, names.intern(node)))
+                .collect(),
+            owner: block.owner.as_deref().map(|owner| names.intern(owner)),
+        }
+    }
+
+    /// The addresses that others than the owner use.
+    pub(crate) fn addresses(&self, cidr: &IpNet) -> impl Iterator<Item = IpNet> {
+        let ordinals = self.others.iter().map(|(ordinal, _)| *ordinal);
+        ordinals.filter_map(|ordinal| address(cidr, ordinal))
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
@@ -30,20 +57,39 @@ impl Blocks {
         }
     }
 
+    /// Leaves those of which something else is known.
+    pub(super) fn retain_news(&self, blocks: &mut Vec<(IpNet, Option<HeldBlock>)>) {
+        let mut known = self.owners.walk();
+        blocks.retain(|(cidr, block)| match (known.get(cidr), block) {
+            (None, None) => false,
+            (Some(_), None) | (None, Some(_)) => true,
+            (Some(owner), Some(block)) => {
+                let others = self.others_in(cidr);
+                let others = others.map(|((_, ordinal), node)| (*ordinal, *node));
+                *owner != block.owner || !others.eq(block.others.iter().copied())
+            }
+        });
+    }
+
     /// Takes over what is said of blocks, each of them once and in order.
-    pub(super) fn set_all(&mut self, blocks: Vec<(IpNet, Option<Block>)>, names: &mut Names) {
+    pub(super) fn set_all(&mut self, blocks: Vec<(IpNet, Option<HeldBlock>)>) {
         let mut owners = Run::default();
         for (cidr, block) in blocks {
-            let stale: Vec<_> = self.others_in(&cidr).map(|(key, _)| *key).collect();
-            for key in stale {
-                self.others.remove(&key);
+            if !self.others.is_empty() {
+                let stale: Vec<_> = self.others_in(&cidr).map(|(key, _)| *key).collect();
+                for key in stale {
+                    self.others.remove(&key);
+                }
             }
             match block {
-                Some(block) => {
-                    let owner = block.owner.as_deref().map(|owner| names.intern(owner));
+                Some(HeldBlock {
+                    owner,
+                    others: nodes,
+                }) => {
                     owners.push(cidr, owner);
-                    let others =
-                        others(&block).map(|(ordinal, node)| ((cidr, ordinal), names.intern(node)));
+                    let others = nodes
+                        .iter()
+                        .map(|(ordinal, node)| ((cidr, *ordinal), *node));
                     self.others.extend(others);
                 }
                 None => {
@@ -117,36 +163,10 @@ impl Owners<'_> {
     pub(crate) fn of(&mut self, cidr: &IpNet) -> Option<NodeId> {
         self.blocks.owner_of(cidr, self.walk.get(cidr))
     }
-
-    /// Returns whether the block is known to be so.
-    pub(super) fn holds(&mut self, cidr: &IpNet, block: Option<&Block>, names: &Names) -> bool {
-        let (known, block) = match (self.walk.get(cidr), block) {
-            (None, None) => return true,
-            (Some(known), Some(block)) => (*known, block),
-            (Some(_), None) | (None, Some(_)) => return false,
-        };
-        let owner = block.owner.as_deref().map(|owner| names.find(owner));
-        let others =
-            others(block).map(|(ordinal, node)| Some(((*cidr, ordinal), names.find(node)?)));
-        let known_others = self.blocks.others_in(cidr);
-        owner == known.map(Some)
-            && known_others
-                .map(|(key, node)| Some((*key, *node)))
-                .eq(others)
-    }
-}
-
-/// The addresses of a block with another owner than itself.
-pub(crate) fn others(block: &Block) -> impl Iterator<Item = (u32, &str)> {
-    block
-        .allocations
-        .iter()
-        .filter(|(_, node)| Some(*node) != block.owner.as_ref())
-        .map(|(ordinal, node)| (*ordinal, node.as_str()))
 }
 
 /// The address at a place in a block, if it is in it.
-pub(crate) fn address(block: &IpNet, ordinal: u32) -> Option<IpNet> {
+fn address(block: &IpNet, ordinal: u32) -> Option<IpNet> {
     let address: IpAddr = match block.network() {
         IpAddr::V4(a) => IpAddr::V4(u32::from(a).checked_add(ordinal)?.into()),
         IpAddr::V6(a) => IpAddr::V6(u128::from(a).checked_add(ordinal.into())?.into()),

@@ -15,7 +15,8 @@ use super::{Kind, World};
 use crate::{
     event::{Bgp, Config, Event, ServiceLoopPrevention},
     index::Index,
-    prefix::{Marks, PrefixMap, Run, subtree},
+    prefix::{Marks, PrefixMap, Run, single, subtree},
+    resolver::Changed,
 };
 
 /// See the [module](self).
@@ -23,6 +24,8 @@ use crate::{
 pub(super) struct BpfRoutes {
     settings: Settings,
     desired: PrefixMap<BpfRoute>,
+    /// What was computed early, in order, and is not among those yet.
+    early: Option<Run<BpfRoute>>,
     dirty: Marks,
     all_dirty: bool,
 }
@@ -58,6 +61,11 @@ impl Settings {
             all.extend(set.iter());
         }
         settings
+    }
+
+    /// Returns whether the entry of a prefix depends on nothing but its route.
+    fn is_early(&self, cidr: &IpNet) -> bool {
+        single(cidr).is_none() && !self.all.contains(cidr)
     }
 }
 
@@ -116,6 +124,24 @@ impl Kind for BpfRoutes {
         }
     }
 
+    fn follows_routes(&self) -> bool {
+        true
+    }
+
+    fn resolve_early(&mut self, routes: &[Changed], index: &Index, ops: &mut Vec<Op>) {
+        let mut early = self.early.take().unwrap_or_default();
+        for (cidr, route) in routes
+            .iter()
+            .filter(|(cidr, _)| self.settings.is_early(cidr))
+        {
+            if let Some(desired) = self.want_early(cidr, route.as_ref(), index) {
+                early.push(*cidr, desired.clone());
+                ops.push(Op::BpfRoute(*cidr, Some(desired)));
+            }
+        }
+        self.early = Some(early);
+    }
+
     fn resolve_batch(&mut self, world: &World<'_>, ops: &mut Vec<Op>) {
         if std::mem::take(&mut self.all_dirty) {
             self.mark_all(world);
@@ -158,7 +184,12 @@ impl BpfRoutes {
     /// Computes the entries of all that is dirty, but those that the configuration names.
     fn resolve_unconfigured(&mut self, marked: Vec<IpNet>, world: &World<'_>, ops: &mut Vec<Op>) {
         let mut fresh = Run::default();
-        for (cidr, route) in world.dirty(marked) {
+        let early = self.early.take();
+        let (has_early, settings) = (early.is_some(), &self.settings);
+        self.desired.absorb(early.unwrap_or_default());
+        let changed = world.changed.iter();
+        let changed = changed.filter(|(cidr, _)| !has_early || !settings.is_early(cidr));
+        for (cidr, route) in world.dirty(marked, changed) {
             if self.settings.all.contains(&cidr) {
                 continue;
             }

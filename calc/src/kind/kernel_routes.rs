@@ -162,6 +162,10 @@ impl Kind for KernelRoutes {
         }
     }
 
+    fn follows_routes(&self) -> bool {
+        true
+    }
+
     fn resolve_batch(&mut self, world: &World<'_>, ops: &mut Vec<Op>) {
         if mem::take(&mut self.ways_dirty) || self.ways.is_empty() {
             self.refresh_ways(world);
@@ -176,7 +180,7 @@ impl Kind for KernelRoutes {
         }
         let marked = self.dirty.take();
         let mut fresh = Run::default();
-        for (prefix, route) in world.dirty(marked) {
+        for (prefix, route) in world.dirty(marked, world.changed.iter()) {
             let desired = self.want(prefix, route, world);
             match (self.desired.get_mut(&prefix), desired) {
                 (None, None) => {}

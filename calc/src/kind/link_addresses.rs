@@ -11,9 +11,14 @@ use std::{
 };
 
 use ipc_proto::{Link, LinkAddressKey, Op};
+use ipnet::IpNet;
 
 use super::{Kind, World, mark_workload_links};
-use crate::{event::Event, index::Index, prefix::Family};
+use crate::{
+    event::Event,
+    index::{HeldBlock, Index},
+    prefix::Family,
+};
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -43,17 +48,19 @@ impl Kind for LinkAddresses {
                 });
                 ends.any(|address| is_peering(address, before))
             }
-            Event::Block(cidr, _) => {
-                let mut peering = peering(before);
-                peering.any(|address| cidr.contains(&address))
-            }
             Event::Workload(key, workload) => {
                 let workloads = before.workloads.get(key).into_iter().chain(workload);
                 let mut nets = workloads.flat_map(|workload| &workload.nets);
                 nets.any(|net| is_peering(net.addr(), before))
             }
-            Event::Pool(..) | Event::Link(_) | Event::Links(_) => false,
+            Event::Pool(..) | Event::Block(..) | Event::Link(_) | Event::Links(_) => false,
         };
+    }
+
+    fn on_blocks(&mut self, blocks: &[(IpNet, Option<HeldBlock>)], before: &Index) {
+        for address in peering(before) {
+            self.all_dirty |= blocks.iter().any(|(cidr, _)| cidr.contains(&address));
+        }
     }
 
     fn resolve_batch(&mut self, world: &World<'_>, ops: &mut Vec<Op>) {

@@ -214,7 +214,7 @@ impl<K: Key, V> OfFamily<K, V> {
             }
             return;
         }
-        ordered::absorb(&mut self.map, entries);
+        ordered::absorb(&mut self.map, entries.into_iter());
         let mut counts = [0_usize; 256];
         for key in self.map.keys() {
             if let Some(count) = counts.get_mut(usize::from(key.len())) {

@@ -2,14 +2,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     time::Instant,
 };
 
 use ipc_proto::{Ack, FlowsDone, KernelRoute, Link, Many, Op, OpError, Protocol, Rivals, Welcome};
 
 use super::{
-    Grant, MAX_NOTICES, Notice, Peer, Reconciler, Telling,
+    Flight, Grant, MAX_NOTICES, Notice, Peer, Reconciler, Telling,
     links::{Doubt, Links},
+    plan::Recall,
 };
 use crate::{
     flows::News,
@@ -24,9 +26,10 @@ impl Reconciler {
         if self.telling == Telling::Due {
             self.telling = Telling::Done;
         }
-        self.replan();
-        if let Peer::Busy(flight) = std::mem::replace(&mut self.peer, peer) {
-            for op in flight.ops {
+        self.following.clear();
+        self.recall = Recall::Over;
+        if let Peer::Busy(flight) = mem::replace(&mut self.peer, peer) {
+            for op in flight.batches.into_iter().flat_map(|sent| sent.ops) {
                 self.tables.lose(op);
             }
         }
@@ -101,26 +104,30 @@ impl Reconciler {
             self.flushed(now, done);
             return;
         }
-        let flight = match std::mem::take(&mut self.peer) {
-            Peer::Busy(flight) if flight.id == ack.id => flight,
-            peer @ (Peer::Gone | Peer::Fresh | Peer::Greeting | Peer::Idle(_) | Peer::Busy(_)) => {
-                self.peer = peer;
-                return;
-            }
+        let Peer::Busy(flight) = &mut self.peer else {
+            return;
         };
-        self.take_in_made();
-        let mut doubts = flight.doubts;
-        doubts.extend(flight.ops.iter().filter_map(Doubt::after));
-        if ack.failed.is_empty() && doubts.is_empty() && !self.plan.is_empty() {
-            self.made = Some((now, flight.ops));
-        } else {
-            self.drop_plan();
-            self.settle(now, flight.ops, ack.failed.into_iter().collect());
-            for doubt in &doubts {
-                self.tables.doubt(doubt);
-            }
+        let Some(sent) = flight.batches.pop_front_if(|sent| sent.id == ack.id) else {
+            return;
+        };
+        flight.looked_ahead = false;
+        let mut doubts = flight.doubts.clone();
+        doubts.extend(sent.ops.iter().filter_map(Doubt::after));
+        if !ack.failed.is_empty() {
+            // Nothing follows what failed.
+            self.following.clear();
+            let unsent = mem::take(&mut flight.batches);
+            self.forget(unsent);
         }
-        self.idle(flight.grant);
+        self.settle(now, sent.ops, ack.failed.into_iter().collect());
+        for doubt in &doubts {
+            self.tables.doubt(doubt);
+        }
+        if let Peer::Busy(Flight { grant, batches, .. }) = &self.peer
+            && batches.is_empty()
+        {
+            self.idle(*grant);
+        }
     }
 
     /// Takes in what became of the steps of a batch: those that `failed`, by their index, and the
@@ -181,7 +188,7 @@ impl Reconciler {
 
     /// Goes on with a lease, or asks for another if somebody wants the kernel read back.
     pub(super) fn idle(&mut self, grant: Grant) {
-        self.peer = if std::mem::take(&mut self.resync) {
+        self.peer = if mem::take(&mut self.resync) {
             Peer::Fresh
         } else {
             Peer::Idle(grant)

@@ -129,8 +129,9 @@ impl Reconciler {
         }
         if let Peer::Busy(flight) = &self.peer
             && flight
-                .ops
+                .batches
                 .iter()
+                .flat_map(|sent| &sent.ops)
                 .any(|op| matches!(op, Op::TunnelDevice(..)))
         {
             return;

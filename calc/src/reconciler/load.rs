@@ -2,13 +2,16 @@
 //!
 //! What is wanted of a key that is neither wanted nor there concerns nothing else that is known of
 //! it. Such keys are taken in as one run in order, which costs a fraction of one by one.
+//!
+//! The very first entries of the BPF route maps are sent as they are computed, and taken in when all
+//! are.
 
 use std::mem;
 
-use ipc_proto::{BpfRoute, KernelRoute, Op, RouteKey};
+use ipc_proto::{BpfRoute, KernelRoute, Op, RouteKey, Step};
 use ipnet::IpNet;
 
-use super::{Reconciler, Unplaced};
+use super::{Grant, Output, Peer, Reconciler, Unplaced, plan::Recall, steps::Steps};
 use crate::prefix::Prefix;
 
 /// What is new, in order.
@@ -41,7 +44,13 @@ impl Reconciler {
     ///
     /// The first for which there is no table; the others are taken in.
     pub fn want_all(&mut self, ops: Vec<Op>) -> Result<(), Unplaced> {
-        self.replan();
+        if !ops.is_empty() {
+            self.replan();
+        }
+        self.take_in(ops)
+    }
+
+    fn take_in(&mut self, ops: Vec<Op>) -> Result<(), Unplaced> {
         let [entries, routes] = self.tables.desired_lens();
         let count = |is_set: fn(&&Op) -> bool| ops.iter().filter(is_set).count();
         let many_entries = count(|op| matches!(op, Op::BpfRoute(_, Some(_)))) > entries / 8;
@@ -74,5 +83,95 @@ impl Reconciler {
     fn end(&mut self, runs: &mut Runs) {
         let Runs { entries, routes } = mem::take(runs);
         self.tables.want_new(entries, routes);
+    }
+}
+
+/// A first load that is sent as it is computed. Nothing else happens meanwhile.
+#[derive(Debug)]
+pub struct Load<'a> {
+    reconciler: &'a mut Reconciler,
+    grant: Grant,
+    /// The entries of each map, in order.
+    v4: Vec<(Prefix, BpfRoute)>,
+    v6: Vec<(Prefix, BpfRoute)>,
+}
+
+impl Reconciler {
+    /// Starts a load, if the helper waits for something to do and the BPF route maps are empty, and nothing is
+    /// wanted of them. Only once the datastore has shown all that it holds; to be [ended](Load::end).
+    pub fn load(&mut self) -> Option<Load<'_>> {
+        let Peer::Idle(grant) = self.peer else {
+            return None;
+        };
+        let is_first = self.recall == Recall::Over && self.tables.have_no_entries();
+        is_first.then_some(Load {
+            reconciler: self,
+            grant,
+            v4: Vec::new(),
+            v6: Vec::new(),
+        })
+    }
+}
+
+impl Load<'_> {
+    /// Returns how many steps are best told at a time.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.grant.max_steps
+    }
+
+    /// Says what is to be made before all entries, and has that `sent`.
+    ///
+    /// # Errors
+    ///
+    /// The first for which there is no table; the others are taken in.
+    pub fn begin(&mut self, ops: Vec<Op>, sent: impl FnMut(Output)) -> Result<(), Unplaced> {
+        let result = self.reconciler.take_in(ops);
+        // What nobody wants so far may be wanted in a moment.
+        let batches = self.reconciler.offered(self.grant, usize::MAX, false);
+        self.send(batches, sent);
+        result
+    }
+
+    /// Says what entries should be that are new and come in order, and has that `sent`.
+    pub fn add(&mut self, ops: Vec<Op>, sent: impl FnMut(Output)) {
+        let max = self.grant.bpf_max_entries;
+        let mut steps = Steps::new(self.grant.max_steps, usize::MAX);
+        steps.extend(ops.into_iter().filter(|op| {
+            let Op::BpfRoute(prefix, Some(route)) = op else {
+                return false;
+            };
+            let map = match prefix {
+                IpNet::V4(_) => &mut self.v4,
+                IpNet::V6(_) => &mut self.v6,
+            };
+            map.push((Prefix(*prefix), route.clone()));
+            map.len() <= max
+        }));
+        self.send(steps.into_batches(), sent);
+    }
+
+    /// Says what else should be, which is sent later.
+    ///
+    /// # Errors
+    ///
+    /// As [`begin`](Self::begin).
+    pub fn end(self, ops: Vec<Op>) -> Result<(), Unplaced> {
+        for entries in [self.v4, self.v6] {
+            self.reconciler.tables.want_new(entries, Vec::new());
+        }
+        self.reconciler.take_in(ops)
+    }
+
+    fn send(&mut self, batches: impl IntoIterator<Item = Vec<Step>>, mut sent: impl FnMut(Output)) {
+        for steps in batches {
+            let follows = matches!(self.reconciler.peer, Peer::Busy(_));
+            let batch = self.reconciler.number(self.grant, steps);
+            sent(if follows {
+                Output::Follow(batch)
+            } else {
+                Output::Apply(batch)
+            });
+        }
     }
 }

@@ -8,7 +8,10 @@ use ipc_proto::{
 };
 use ipnet::IpNet;
 
-use super::{Contested, Counts, Datastore, Page, Peer, Reconciler, Telling, Told, readings::Drift};
+use super::{
+    Contested, Counts, Datastore, Page, Peer, Reconciler, Telling, Told, plan::Recall,
+    readings::Drift,
+};
 
 impl Reconciler {
     /// Returns how much readings have found, by kind, that others have changed.
@@ -99,7 +102,7 @@ impl Reconciler {
     /// Returns whether changes are asked for that are not answered yet.
     #[must_use]
     pub fn is_writing(&self) -> bool {
-        matches!(self.peer, Peer::Busy(_))
+        matches!(self.peer, Peer::Busy(_)) || self.recall != Recall::Over
     }
 
     /// Returns the BPF routes as of the last [`tell`](Self::tell), in order from the prefix that

@@ -1,153 +1,155 @@
-//! Which changes are sent next, and which follow them.
+//! Which changes are sent, and which follow them by themselves.
 //!
-//! While a batch is in flight the ones after it are planned, and the first of those is sent ahead.
-//! They are applied if all of the one before is made and nothing else happens; else they are
-//! forgotten, and planned anew from what is so by then. What was made is taken in once what follows
-//! is on its way.
+//! While a full batch is in flight the ones after it are planned. The connection sends each of them as soon
+//! as all of the one before it was made, so the helper waits for nothing but the wire. Where something of a
+//! batch failed, or anything else has happened, those that were not sent are called back, and what
+//! is next is looked for anew.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    mem,
-    time::Instant,
-};
+use std::{collections::VecDeque, mem, time::Instant};
 
 use ipc_proto::{Batch, BatchId, Lane, Op, Step};
 
-use super::{Flight, Grant, Peer, Reconciler, steps::Steps};
+use super::{Flight, Grant, Peer, Reconciler, links::Doubt, steps::Steps};
 
-/// How many batches are planned at a time for after the one in flight: each is sent if all before it
-/// was made and nothing else has happened, so that the helper waits for nothing but the wire.
+/// How many batches are planned at a time.
 const PLANNED: usize = 8;
+/// How many are unanswered when more are planned: looking for them takes less than making those.
+const FEW: usize = 2;
 
-/// A batch that the helper was sent before it is in flight.
+/// A batch that is not answered yet, be it in flight or one that follows.
 #[derive(Debug)]
-pub(super) struct Prepared {
-    id: BatchId,
-    ops: Vec<Op>,
+pub(super) struct Sent {
+    pub(super) id: BatchId,
+    pub(super) ops: Vec<Op>,
+}
+
+/// How things stand with batches that are to follow no longer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Recall {
+    /// There are none.
+    #[default]
+    Over,
+    /// They are to be called back.
+    Due,
+    /// They were called back, and it is not known which of them has been sent.
+    Asked,
 }
 
 impl Reconciler {
     /// Returns the first of the changes that can be made, and has them in flight.
     pub(super) fn changes(&mut self, now: Instant, grant: Grant) -> Option<Batch> {
         self.tables.tick(now);
-        self.drop_plan();
-        let steps = self.offered(grant, 1).pop_front()?;
-        let id = self.number();
-        let ops = ops(&steps);
-        Some(self.send(grant, Prepared { id, ops }, steps))
+        let steps = self.offered(grant, 1, self.sweeps()).pop_front()?;
+        Some(self.number(grant, steps))
     }
 
     /// Returns the first batches of changes that can be made.
-    fn offered(&self, grant: Grant, batches: usize) -> VecDeque<Vec<Step>> {
+    pub(super) fn offered(&self, grant: Grant, batches: usize, sweep: bool) -> VecDeque<Vec<Step>> {
         let mut steps = Steps::new(grant.max_steps, batches);
-        self.tables.offer(
-            grant.bpf_max_entries,
-            self.sweeps(),
-            &self.flows,
-            &mut steps,
-        );
+        self.tables
+            .offer(grant.bpf_max_entries, sweep, &self.flows, &mut steps);
         steps.into_batches()
     }
 
-    /// Plans what follows a full batch in flight, once. What is offered begins with that one, as long
-    /// as it is not answered, and goes on as it will when all of it is made.
+    /// Plans what follows the batches that are not answered, if those are full and few, once for each
+    /// answer. What is offered begins with them, and goes on as it will when all of them are made.
     pub(super) fn plan_ahead(&mut self) {
         let Peer::Busy(flight) = &mut self.peer else {
             return;
         };
-        let grant = flight.grant;
-        let is_full = flight.ops.len() >= grant.max_steps && flight.doubts.is_empty();
-        if mem::replace(&mut flight.looked_ahead, true) || !is_full || !self.plan.is_empty() {
+        let (grant, unanswered) = (flight.grant, flight.batches.len());
+        let is_full = |sent: &Sent| sent.ops.len() >= grant.max_steps;
+        if unanswered > FEW
+            || self.recall != Recall::Over
+            || !flight.doubts.is_empty()
+            || !flight.batches.iter().all(is_full)
+            || mem::replace(&mut flight.looked_ahead, true)
+        {
             return;
         }
-        let mut batches = self.offered(grant, 1 + PLANNED);
-        let first = batches.pop_front().unwrap_or_default();
-        if let Peer::Busy(flight) = &self.peer
-            && first.iter().map(|step| &step.op).eq(&flight.ops)
-        {
-            self.plan = batches;
+        let mut sent = flight.batches.iter().flat_map(|sent| &sent.ops);
+        if sent.any(|op| Doubt::after(op).is_some()) {
+            return;
+        }
+        let mut batches = self.offered(grant, unanswered + PLANNED, self.sweeps());
+        let ahead = batches.split_off(unanswered.min(batches.len()));
+        let Peer::Busy(flight) = &self.peer else {
+            return;
+        };
+        let offered = batches.iter().flatten().map(|step| &step.op);
+        if !offered.eq(flight.batches.iter().flat_map(|sent| &sent.ops)) {
+            return;
+        }
+        for steps in ahead {
+            let batch = self.number(grant, steps);
+            self.following.push_back(batch);
         }
     }
 
-    /// Returns the batch that was planned for after the one that was made, and has it in flight.
-    pub(super) fn follow(&mut self) -> Option<Batch> {
-        let Peer::Idle(grant) = self.peer else {
-            return None;
-        };
-        let steps = self.plan.pop_front()?;
-        let prepared = self.prepared.take().unwrap_or_else(|| Prepared {
-            id: self.number(),
-            ops: ops(&steps),
-        });
-        Some(self.send(grant, prepared, steps))
-    }
-
-    /// Returns the batch that is planned for after the one in flight, once.
-    pub(super) fn prepare(&mut self) -> Option<Batch> {
-        let Peer::Busy(Flight { grant, .. }) = self.peer else {
-            return None;
-        };
-        let steps = self.plan.front()?;
-        if self.prepared.is_some() {
-            return None;
-        }
-        let (ops, steps) = (ops(steps), steps.clone());
-        let id = self.number();
-        self.prepared = Some(Prepared { id, ops });
-        Some(batch(grant, id, steps))
-    }
-
-    /// Returns the number of the next batch.
-    fn number(&mut self) -> BatchId {
+    /// Makes a batch of steps, the last of those that are not answered.
+    pub(super) fn number(&mut self, grant: Grant, steps: Vec<Step>) -> Batch {
         let id = BatchId(self.next_id);
         self.next_id += 1;
-        id
-    }
-
-    /// Forgets what is planned: something else has happened.
-    pub(super) fn replan(&mut self) {
-        self.drop_plan();
-        self.take_in_made();
-    }
-
-    pub(super) fn drop_plan(&mut self) {
-        self.plan.clear();
-        self.prepared = None;
-    }
-
-    /// Takes in what was made.
-    pub(super) fn take_in_made(&mut self) {
-        if let Some((now, ops)) = self.made.take() {
-            self.settle(now, ops, BTreeMap::new());
-        }
-    }
-
-    /// Has changes in flight.
-    fn send(&mut self, grant: Grant, prepared: Prepared, steps: Vec<Step>) -> Batch {
-        let Prepared { id, ops } = prepared;
         for step in &steps {
             self.flows.sent(&step.op);
         }
-        self.peer = Peer::Busy(Flight {
-            grant,
+        let ops = steps.iter().map(|step| step.op.clone()).collect();
+        let sent = Sent { id, ops };
+        if let Peer::Busy(flight) = &mut self.peer {
+            flight.batches.push_back(sent);
+        } else {
+            self.peer = Peer::Busy(Flight {
+                grant,
+                batches: VecDeque::from([sent]),
+                doubts: Vec::new(),
+                looked_ahead: false,
+            });
+        }
+        Batch {
+            lease: grant.lease,
+            lane: Lane::State,
             id,
-            ops,
-            doubts: Vec::new(),
-            looked_ahead: false,
-        });
-        batch(grant, id, steps)
+            steps,
+        }
     }
-}
 
-fn ops(steps: &[Step]) -> Vec<Op> {
-    steps.iter().map(|step| step.op.clone()).collect()
-}
+    /// Has what follows called back: something else has happened.
+    pub(super) fn replan(&mut self) {
+        if let Peer::Busy(flight) = &mut self.peer {
+            // These were not even handed on.
+            let kept = flight.batches.len().saturating_sub(self.following.len());
+            let unsent = flight.batches.split_off(kept);
+            self.following.clear();
+            if flight.batches.len() > 1 && self.recall == Recall::Over {
+                self.recall = Recall::Due;
+            }
+            self.forget(unsent);
+        }
+    }
 
-fn batch(grant: Grant, id: BatchId, steps: Vec<Step>) -> Batch {
-    Batch {
-        lease: grant.lease,
-        lane: Lane::State,
-        id,
-        steps,
+    /// Takes in that batches were not sent after all.
+    pub(super) fn forget(&mut self, unsent: VecDeque<Sent>) {
+        for op in unsent.iter().flat_map(|sent| &sent.ops) {
+            self.flows.unsent(op);
+        }
+    }
+
+    /// Takes in that no more batches follow, and which one is in flight.
+    pub(super) fn recalled(&mut self, in_flight: Option<BatchId>) {
+        if mem::take(&mut self.recall) != Recall::Asked {
+            return;
+        }
+        if let Peer::Busy(flight) = &mut self.peer {
+            let is_sent = |sent: &Sent| Some(sent.id) == in_flight;
+            let (kept, unsent) = mem::take(&mut flight.batches)
+                .into_iter()
+                .partition(is_sent);
+            flight.batches = kept;
+            let grant = flight.batches.is_empty().then_some(flight.grant);
+            self.forget(unsent);
+            if let Some(grant) = grant {
+                self.idle(grant);
+            }
+        }
     }
 }

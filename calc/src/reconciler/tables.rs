@@ -107,6 +107,13 @@ impl Tables {
         self.kernel_routes.want_new(routes);
     }
 
+    /// Returns whether no entry of a BPF route map is wanted or there.
+    pub(super) fn have_no_entries(&self) -> bool {
+        [&self.bpf_v4, &self.bpf_v6]
+            .iter()
+            .all(|map| map.is_known() && map.desired_len() == 0 && map.present_len() == 0)
+    }
+
     /// Returns whether an entry of a BPF route map is neither wanted nor there.
     pub(super) fn is_new_entry(&self, prefix: &IpNet) -> bool {
         self.map(prefix).is_new(&Prefix(*prefix))

@@ -217,10 +217,14 @@ impl Node {
                 self.batches += 1;
                 Input::Ack(ack)
             }
+            dataplane::Event::Recalled(in_flight) => Input::Recalled(in_flight),
             dataplane::Event::Flushed(done) => Input::Flushed(done),
         };
         self.news.answer = true;
-        if !matches!(input, Input::Ack(_) | Input::Flushed(_)) {
+        if !matches!(
+            input,
+            Input::Ack(_) | Input::Recalled(_) | Input::Flushed(_)
+        ) {
             self.hear_links(now);
         }
         let resyncs = self.reconciler.resyncs();

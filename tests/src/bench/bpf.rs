@@ -55,7 +55,7 @@ impl Calculation {
     /// Takes in events and applies all that follows from them.
     async fn apply(&mut self, events: Vec<Event>) {
         self.calculator.handle_all(events);
-        self.agent.apply(self.calculator.resolve()).await;
+        self.agent.follow(&mut self.calculator).await;
     }
 
     fn pin(&self) -> PathBuf {

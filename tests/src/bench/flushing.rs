@@ -40,32 +40,24 @@ pub async fn one_change() -> Metric {
     let cluster = Cluster { blocks: BLOCKS };
     let mut events = cluster.events();
     let wanted = Cluster::wanted(&events);
-    for event in events.clone() {
-        calculator.handle(event);
-    }
-    agent.apply(calculator.resolve()).await;
+    calculator.handle_all(events.clone());
+    agent.follow(&mut calculator).await;
     let all = track_all(FLOWS);
     let asked: BTreeSet<IpAddr> = many(ADDRESSES).map(|flow| flow.original[0]).collect();
     let gone = || many(FLOWS).filter(|flow| flow.has(&asked));
-    let mut flows_lane = agent.flows_lane();
     let mut times = Vec::new();
     let mut moves = (0..CHANGES).map(|number| cluster.moved(number));
     while moves.len() > 0 {
-        let addresses = asked.clone();
-        let flush = tokio::spawn(async move {
-            assert_eq!(flows_lane.flush(addresses).await, []);
-            flows_lane
-        });
-        tokio::task::yield_now().await;
-        while !flush.is_finished() {
+        agent.flush(asked.clone());
+        while !agent.has_flushed() {
             let Some(event) = moves.next() else { break };
             events.push(event.clone());
             let start = Instant::now();
             calculator.handle(event);
-            agent.apply(calculator.resolve()).await;
+            agent.follow(&mut calculator).await;
             times.push(start.elapsed());
         }
-        flows_lane = flush.await.unwrap();
+        agent.flushed().await;
         assert_eq!(flows::tracked().len(), all - gone().count());
         flows::track(gone());
     }

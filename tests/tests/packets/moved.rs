@@ -194,7 +194,10 @@ async fn settle(reconciler: &mut Reconciler, calc: &mut Calc) {
                     reconciler.handle(Instant::now(), Input::Flushed(done));
                 }
             }
-            Output::Prepare(_) | Output::Notice(_) | Output::AddressClean(_) => {}
+            Output::Notice(_) | Output::AddressClean(_) => {}
+            Output::Follow(_) | Output::Recall => {
+                panic!("each batch is answered at once: {output:?}")
+            }
         }
     }
     assert!(reconciler.is_in_sync());

@@ -30,14 +30,37 @@ impl BpfRoutes {
         route: Option<&Route<NodeId>>,
         world: &World<'_>,
     ) -> Option<BpfRoute> {
-        if !world.index.wants(Family::of_net(cidr)) {
+        let independent = self.independent(cidr, world.index);
+        self.entry(cidr, route, independent, world.index, || {
+            self.unrouted(cidr, independent, world)
+        })
+    }
+
+    /// As [`want`](Self::want), of a prefix whose entry depends on nothing but its route.
+    pub(super) fn want_early(
+        &self,
+        cidr: &IpNet,
+        route: Option<&Route<NodeId>>,
+        index: &Index,
+    ) -> Option<BpfRoute> {
+        self.entry(cidr, route, 0, index, BpfRoute::default)
+    }
+
+    fn entry(
+        &self,
+        cidr: &IpNet,
+        route: Option<&Route<NodeId>>,
+        independent: u32,
+        index: &Index,
+        unrouted: impl FnOnce() -> BpfRoute,
+    ) -> Option<BpfRoute> {
+        if !index.wants(Family::of_net(cidr)) {
             return None;
         }
-        let independent = self.independent(cidr, world.index);
         let mut entry = match route.copied().and_then(relevant) {
-            Some(route) => routed(cidr, &route, independent, world.index),
+            Some(route) => routed(cidr, &route, independent, index),
             None if independent == 0 => None,
-            None => Some(self.unrouted(cidr, independent, world)),
+            None => Some(unrouted()),
         }?;
         // An opt-out holds for everything in it that has an entry (V9).
         if self

@@ -12,11 +12,13 @@ use std::{
 };
 
 use ipc_proto::{Op, Tunnel};
+use tokio::sync::mpsc;
 
 use super::Node;
 use crate::{
-    dataplane,
+    dataplane::Request,
     event::Event,
+    load,
     reconciler::{Input, Output},
 };
 
@@ -121,7 +123,17 @@ impl Node {
             )]);
             return;
         }
-        let mut wanted = self.calculator.resolve();
+        let syncs = self.calculator.syncs_routes();
+        self.reconciler.handle(now, Input::RouteSync(syncs));
+        let peers = self.calculator.bgp_peers();
+        self.reconciler.handle(now, Input::BgpPeers(peers));
+        let Self {
+            calculator,
+            reconciler,
+            requests,
+            ..
+        } = self;
+        let mut wanted = load::resolve(calculator, reconciler, |output| ask(requests, output));
         let tunnels: BTreeSet<Tunnel> = self.calculator.tunnels().collect();
         wanted.retain(|op| {
             let Op::TunnelDevice(tunnel, device) = op else {
@@ -140,10 +152,6 @@ impl Node {
             .extract_if(.., |tunnel| !tunnels.contains(tunnel))
             .map(|tunnel| Op::TunnelDevice(tunnel, None));
         wanted.extend(over);
-        let syncs = self.calculator.syncs_routes();
-        self.reconciler.handle(now, Input::RouteSync(syncs));
-        let peers = self.calculator.bgp_peers();
-        self.reconciler.handle(now, Input::BgpPeers(peers));
         if let Err(error) = self.reconciler.want_all(wanted) {
             tracing::error!("{error}");
         }
@@ -169,27 +177,33 @@ impl Node {
     fn send(&mut self, now: Instant) {
         let mut clean = Vec::new();
         while let Some(output) = self.reconciler.poll(now) {
-            let request = match output {
-                Output::Hello(known) => {
+            match output {
+                Output::AddressClean(address) => clean.push(address),
+                Output::Notice(notice) => self.notice(&notice),
+                Output::Hello(_) => {
                     self.begun = self.asked;
-                    dataplane::Request::Hello(known)
+                    ask(&self.requests, output);
                 }
-                Output::Prepare(batch) => dataplane::Request::Prepare(batch),
-                Output::Apply(batch) => dataplane::Request::Apply(batch),
-                Output::AddressClean(address) => {
-                    clean.push(address);
-                    continue;
+                Output::Apply(_) | Output::Follow(_) | Output::Recall => {
+                    ask(&self.requests, output)
                 }
-                Output::Notice(notice) => {
-                    self.notice(&notice);
-                    continue;
-                }
-            };
-            if let Some(requests) = &self.requests {
-                // If the connection has just ended, this is about to be told.
-                drop(requests.send(request));
             }
         }
         self.tell(&clean);
+    }
+}
+
+/// Asks the helper for what is to be asked.
+fn ask(requests: &Option<mpsc::UnboundedSender<Request>>, output: Output) {
+    let request = match output {
+        Output::Hello(known) => Request::Hello(known),
+        Output::Apply(batch) => Request::Apply(batch),
+        Output::Follow(batch) => Request::Follow(batch),
+        Output::Recall => Request::Recall,
+        Output::Notice(_) | Output::AddressClean(_) => return,
+    };
+    if let Some(requests) = requests {
+        // If the connection has just ended, this is about to be told.
+        drop(requests.send(request));
     }
 }

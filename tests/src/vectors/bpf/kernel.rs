@@ -133,7 +133,10 @@ impl Kernel {
         match request {
             Output::Hello(_) => Some(self.read(links)),
             Output::Apply(batch) => Some(Input::Ack(self.apply(batch, links))),
-            Output::Prepare(_) | Output::Notice(_) | Output::AddressClean(_) => None,
+            Output::Notice(_) | Output::AddressClean(_) => None,
+            Output::Follow(_) | Output::Recall => {
+                panic!("each batch is answered at once: {request:?}")
+            }
         }
     }
 

@@ -149,7 +149,10 @@ impl Writer {
                     let ack: Ack = codec::decode(&answer).unwrap();
                     self.reconciler.handle(now, Input::Ack(ack));
                 }
-                Some(Output::Prepare(_) | Output::Notice(_) | Output::AddressClean(_)) => {}
+                Some(Output::Notice(_) | Output::AddressClean(_)) => {}
+                Some(output @ (Output::Follow(_) | Output::Recall)) => {
+                    panic!("each batch is answered at once: {output:?}")
+                }
             }
         }
         panic!("the reconciler does not come to rest");

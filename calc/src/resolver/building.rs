@@ -1,0 +1,78 @@
+//! All routes, computed for the first time: in one pass over what the resources name, part by part.
+
+use ipnet::IpNet;
+
+use super::{
+    Changed, Resolver,
+    by_node::Moves,
+    walk::{Path, Record},
+};
+use crate::{
+    index::{Index, Owners},
+    prefix::{PrefixMap, Run},
+};
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Building<'a> {
+    index: &'a Index,
+    named: std::vec::IntoIter<IpNet>,
+    owners: Option<Owners<'a>>,
+    path: Path<'a>,
+    moves: Moves<'a>,
+    run: Run<Record>,
+    records: &'a mut PrefixMap<Record>,
+}
+
+impl Resolver {
+    /// Returns whether nothing has been computed: no resource has named a prefix so far.
+    pub(crate) fn is_new(&self) -> bool {
+        self.told.is_none() && self.records.len() == 0
+    }
+
+    /// Starts to compute all routes, where [nothing was](Self::is_new). To be [ended](Building::end).
+    pub(crate) fn build<'a>(&'a mut self, index: &'a Index) -> Building<'a> {
+        // All is computed, whatever has changed.
+        self.dirty.take();
+        Building {
+            index,
+            named: self.touched.take().into_iter(),
+            owners: index.block_owners(),
+            path: Path::new(index),
+            moves: self.by_node.moves(),
+            run: Run::default(),
+            records: &mut self.records,
+        }
+    }
+}
+
+impl Building<'_> {
+    /// Returns how many prefixes have not been looked at.
+    pub(crate) fn left(&self) -> usize {
+        self.named.len()
+    }
+
+    /// Looks at `count` prefixes more, and adds the routes that there are.
+    pub(crate) fn add(&mut self, count: usize, routes: &mut Vec<Changed>) {
+        for cidr in self.named.by_ref().take(count) {
+            let owner = self.owners.as_mut().and_then(|owners| owners.of(&cidr));
+            let mut record = Record::read(&cidr, owner, self.index);
+            if record.is_vacant() {
+                continue;
+            }
+            // What contains it has come before.
+            record.route = self.path.visit(cidr, &record);
+            if record.route.is_some() {
+                self.moves.note(cidr, None, record.route.as_ref());
+                routes.push((cidr, record.route));
+            }
+            self.run.push(cidr, record);
+        }
+    }
+
+    /// Keeps what was computed.
+    pub(crate) fn end(self) {
+        self.moves.finish();
+        self.records.absorb(self.run);
+    }
+}
