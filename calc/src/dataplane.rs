@@ -38,8 +38,10 @@ use tokio::{
 };
 use zbus::{Connection, MatchRule, MessageStream, message, proxy::CacheProperties};
 
-pub use self::feed::{FeedOrder, Gap};
-use self::train::Train;
+pub use self::{
+    feed::{FeedOrder, Gap},
+    train::Train,
+};
 use crate::reading::Reading;
 
 /// The wait after a connection that ended early; it doubles from there.

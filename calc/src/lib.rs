@@ -29,7 +29,8 @@ pub use self::{
     calculator::Calculator,
     config::{Config, ConfigError},
     dataplane::{
-        Error as DataplaneError, Event as DataplaneEvent, FeedOrder, Gap, Request, hello, run,
+        Error as DataplaneError, Event as DataplaneEvent, FeedOrder, Gap, Request, Train, hello,
+        run,
     },
     index::WorkloadTable,
     load::resolve,

@@ -182,6 +182,8 @@ struct Flight {
     doubts: Vec<Doubt>,
     /// Whether what follows was looked for since the last answer.
     looked_ahead: bool,
+    /// Whether what followed was called back: then nothing follows any more.
+    called_back: bool,
 }
 
 /// See the [module](self).

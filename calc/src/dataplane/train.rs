@@ -1,4 +1,5 @@
-//! Batches that follow each other by themselves, each once all of the one before it was made. Pure.
+//! Which batch is sent next: one that follows none, or those that follow it by themselves, each once all of
+//! the one before it was made. Pure.
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,7 @@ use ipc_proto::{Ack, Batch, BatchId, Lane};
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(super) struct Train {
+pub struct Train {
     /// Those that have not been sent, in order.
     batches: VecDeque<Batch>,
     /// The one of [`Lane::State`] that has been sent and is not answered.
@@ -19,7 +20,7 @@ pub(super) struct Train {
 
 impl Train {
     /// Takes in that a batch is sent that follows none, and that others may follow it.
-    pub(super) fn start(&mut self, batch: &Batch) {
+    pub fn start(&mut self, batch: &Batch) {
         if batch.lane == Lane::State {
             self.in_flight = Some(batch.id);
             self.goes_on = true;
@@ -27,21 +28,21 @@ impl Train {
     }
 
     /// Adds one that is to follow.
-    pub(super) fn add(&mut self, batch: Batch) {
+    pub fn add(&mut self, batch: Batch) {
         if self.goes_on {
             self.batches.push_back(batch);
         }
     }
 
     /// Has no more follow, and returns the one in flight.
-    pub(super) fn stop(&mut self) -> Option<BatchId> {
+    pub fn stop(&mut self) -> Option<BatchId> {
         self.goes_on = false;
         self.batches.clear();
         self.in_flight
     }
 
     /// Takes in an answer.
-    pub(super) fn answered(&mut self, ack: &Ack) {
+    pub fn answered(&mut self, ack: &Ack) {
         if self.in_flight == Some(ack.id) {
             self.in_flight = None;
             if !ack.failed.is_empty() {
@@ -51,7 +52,8 @@ impl Train {
     }
 
     /// Returns the next one, to be sent now, and whether the helper has it already.
-    pub(super) fn next(&mut self) -> Option<(Batch, bool)> {
+    #[expect(clippy::should_implement_trait, reason = "there is more after nothing")]
+    pub fn next(&mut self) -> Option<(Batch, bool)> {
         if self.in_flight.is_some() {
             return None;
         }
@@ -62,7 +64,7 @@ impl Train {
     }
 
     /// Returns the next one while there is one in flight, to be sent ahead now; once.
-    pub(super) fn ahead(&mut self) -> Option<&Batch> {
+    pub fn ahead(&mut self) -> Option<&Batch> {
         self.in_flight?;
         let batch = self.batches.front()?;
         if self.prepared.replace(batch.id) == Some(batch.id) {

@@ -60,7 +60,7 @@ impl Reconciler {
         let (grant, unanswered) = (flight.grant, flight.batches.len());
         let is_full = |sent: &Sent| sent.ops.len() >= grant.max_steps;
         if unanswered > FEW
-            || self.recall != Recall::Over
+            || flight.called_back
             || !flight.doubts.is_empty()
             || !flight.batches.iter().all(is_full)
             || mem::replace(&mut flight.looked_ahead, true)
@@ -103,6 +103,7 @@ impl Reconciler {
                 batches: VecDeque::from([sent]),
                 doubts: Vec::new(),
                 looked_ahead: false,
+                called_back: false,
             });
         }
         Batch {
@@ -120,7 +121,7 @@ impl Reconciler {
             let kept = flight.batches.len().saturating_sub(self.following.len());
             let unsent = flight.batches.split_off(kept);
             self.following.clear();
-            if flight.batches.len() > 1 && self.recall == Recall::Over {
+            if flight.batches.len() > 1 && !mem::replace(&mut flight.called_back, true) {
                 self.recall = Recall::Due;
             }
             self.forget(unsent);

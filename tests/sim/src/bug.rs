@@ -47,8 +47,10 @@ pub enum Bug {
     FullForEver,
     /// The helper says of what it knows a sum of that it is so, and has not read it.
     SumUnread,
-    /// What was prepared last is applied, whatever was meant.
-    AnyPrepared,
+    /// What is to follow a batch is sent although something of that failed.
+    FollowsFailure,
+    /// What is to follow is sent although it was called back.
+    RecallUnheard,
     /// The reconciler does not hear which workloads are BGP peers.
     PeersUnheard,
     /// The helper does not tell that others have put an address in the place of ours.
@@ -61,7 +63,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::AckOfOlder,
         Self::FeedLost,
         Self::OldLease,
@@ -84,7 +86,8 @@ impl Bug {
         Self::ThrottledForgotten,
         Self::FullForEver,
         Self::SumUnread,
-        Self::AnyPrepared,
+        Self::FollowsFailure,
+        Self::RecallUnheard,
         Self::PeersUnheard,
         Self::AddressesUnheard,
         Self::AddressKept,

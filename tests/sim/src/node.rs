@@ -11,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use calc::{Calculator, FeedOrder, Input, Page, Reconciler, Throttle};
-use ipc_proto::{Batch, BatchId, IfName, Lane, LinkEvent, Op, view};
+use calc::{Calculator, FeedOrder, Input, Output, Page, Reconciler, Throttle, Train};
+use ipc_proto::{BatchId, IfName, Lane, LinkEvent, Op, view};
 use ipnet::IpNet;
 
 use super::{
@@ -52,6 +52,42 @@ struct News {
     answer: bool,
 }
 
+/// What has been wanted.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) ever: BTreeSet<Key>,
+    pub(super) bpf: BTreeSet<IpNet>,
+    /// Which routes are wanted to pods here.
+    leads: BTreeMap<Key, (IpAddr, u32)>,
+}
+
+impl Wanted {
+    /// Takes note of ops, and returns those of which the model knows: it has no packet programs, which are
+    /// for tests/packets.rs.
+    fn note(&mut self, ops: Vec<Op>) -> Vec<Op> {
+        let of_the_model = |op: Op| Some((Key::of(&op)?, op));
+        let ops = ops.into_iter().filter_map(of_the_model);
+        let noted = ops.map(|(key, op)| {
+            if let Op::BpfRoute(prefix, route) = &op {
+                if route.is_some() {
+                    self.bpf.insert(*prefix);
+                } else {
+                    self.bpf.remove(prefix);
+                }
+            }
+            if is_set(&op) {
+                self.ever.insert(key.clone());
+            }
+            match lead(&op) {
+                Some(lead) => self.leads.insert(key, lead),
+                None => self.leads.remove(&key),
+            };
+            op
+        });
+        noted.collect()
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -63,18 +99,23 @@ pub(super) struct Node {
     /// The requests that have no answer yet.
     asked: VecDeque<Asked>,
     batch: Option<BatchId>,
-    /// What the helper was sent before it is to be applied.
-    prepared: Option<Batch>,
+    /// What the connection sends by itself,
+    train: Train,
+    /// what it has sent so,
+    sent: Vec<Arrival>,
+    /// what it has heard and the cores have not,
+    heard: VecDeque<Input>,
+    /// and whether it is about to hear that nothing is to follow.
+    recalling: bool,
+    /// What is asked for while all is computed.
+    early: Vec<Output>,
     /// The documents as this process knows them.
     known: BTreeMap<Doc, u16>,
     read: bool,
     complete: bool,
-    pub(super) ever_wanted: BTreeSet<Key>,
+    pub(super) wanted: Wanted,
     /// The interfaces of the workloads with which BIRD speaks BGP, as the reconciler should know them.
     pub(super) peers: BTreeSet<IfName>,
-    pub(super) bpf_desired: BTreeSet<IpNet>,
-    /// Which routes are wanted to pods here.
-    leads: BTreeMap<Key, (IpAddr, u32)>,
     /// How often it has told of drift.
     pub(super) drifts: u64,
     news: News,
@@ -105,15 +146,17 @@ impl Node {
             connected: false,
             asked: VecDeque::new(),
             batch: None,
-            prepared: None,
+            train: Train::default(),
+            sent: Vec::new(),
+            heard: VecDeque::new(),
+            recalling: false,
+            early: Vec::new(),
             known: BTreeMap::new(),
             read: false,
             complete: false,
-            ever_wanted: BTreeSet::new(),
+            wanted: Wanted::default(),
             peers: BTreeSet::new(),
             drifts: 0,
-            bpf_desired: BTreeSet::new(),
-            leads: BTreeMap::new(),
             news: News::default(),
             throttle: Throttle::new(now, APPLY_BURST, interval),
             pace: Pace::new(APPLY_BURST, interval),
@@ -131,7 +174,16 @@ impl Node {
 
     /// Returns whether it has something to do at once.
     pub(super) fn is_stirred(&self) -> bool {
-        self.news.answer || self.news.input && self.read && !self.throttled
+        self.news.answer
+            || !self.heard.is_empty()
+            || self.is_to_recall()
+            || self.news.input && self.read && !self.throttled
+    }
+
+    /// Returns whether nothing else makes the connection hear that nothing is to follow.
+    fn is_to_recall(&self) -> bool {
+        let is_state = |asked: &Asked| asked.batch.is_some_and(|(lane, _)| lane == Lane::State);
+        self.recalling && !self.asked.iter().any(is_state)
     }
 
     fn handle(&mut self, now: Instant, input: Input) {
@@ -185,6 +237,13 @@ impl Node {
 
     /// Computes what follows from what came in, as far as it may, and returns what is sent.
     pub(super) fn think(&mut self, now: Instant) -> Result<Vec<Arrival>, Broken> {
+        if self.is_to_recall() {
+            self.recall();
+        }
+        if !self.news.input {
+            // Either side may have its turn first.
+            self.take_in_heard(now);
+        }
         let admitted = self.admit(now)?;
         let answered = mem::take(&mut self.news.answer);
         if admitted {
@@ -225,41 +284,39 @@ impl Node {
     fn apply(&mut self, now: Instant) -> Result<(), Broken> {
         self.news.input = false;
         self.hear_links(now);
-        let mut wanted = Vec::new();
-        for op in self.calculator.resolve() {
-            if Key::of(&op).is_none() {
-                // The model has no packet programs; those are for tests/packets.rs.
-                continue;
-            }
-            if let Op::BpfRoute(prefix, route) = &op {
-                if route.is_some() {
-                    self.bpf_desired.insert(*prefix);
-                } else {
-                    self.bpf_desired.remove(prefix);
-                }
-            }
-            match (Key::of(&op), lead(&op)) {
-                (Some(key), Some(lead)) => drop(self.leads.insert(key, lead)),
-                (Some(key), None) => drop(self.leads.remove(&key)),
-                (None, _) => {}
-            }
-            if is_set(&op) {
-                self.ever_wanted.extend(Key::of(&op));
-            }
-            wanted.push(op);
-        }
         self.peers = cluster::peers(&self.known);
         if self.bug != Some(Bug::PeersUnheard) {
             let peers = self.calculator.bgp_peers();
             self.handle(now, Input::BgpPeers(peers));
         }
-        if let Err(unplaced) = self.reconciler.want_all(wanted) {
-            return broken("each op has a table", unplaced);
-        }
+        self.resolve()?;
         let lax = self.doubt_forgotten || self.bug == Some(Bug::SweepIncomplete);
         let complete = self.complete || lax;
         self.handle(now, Input::InSync { complete });
         Ok(())
+    }
+
+    /// Computes what should be, as `calc::resolve` does.
+    fn resolve(&mut self) -> Result<(), Broken> {
+        let Self {
+            calculator,
+            reconciler,
+            wanted,
+            early,
+            ..
+        } = self;
+        let load = calculator.is_new().then(|| reconciler.load()).flatten();
+        let result = if let Some(mut load) = load {
+            let mut send = |output| early.push(output);
+            let begun = load.begin(wanted.note(calculator.resolve_first()), &mut send);
+            let rest = calculator.resolve_early(load.size(), |ops| {
+                load.add(wanted.note(ops), &mut send);
+            });
+            begun.and(load.end(wanted.note(rest)))
+        } else {
+            reconciler.want_all(wanted.note(calculator.resolve()))
+        };
+        result.or_else(|unplaced| broken("each op has a table", unplaced))
     }
 
     /// Returns when it has something to do if nothing happens.
@@ -289,7 +346,7 @@ impl Node {
             .map(|(address, _)| address)
             .collect();
         let mut first = BTreeMap::new();
-        for (address, link) in self.leads.values() {
+        for (address, link) in self.wanted.leads.values() {
             if *first.entry(*address).or_insert(*link) != *link {
                 disputed.insert(*address);
             }

@@ -130,7 +130,7 @@ impl World {
                 self.deliver(from);
             }
             Step::Stall => self.stalled = true,
-            Step::Hear => self.hear(),
+            Step::Hear => self.hear()?,
             Step::Think => self.think()?,
             Step::Connect => self.connect(),
             Step::Serve => self.serve()?,
@@ -201,7 +201,7 @@ impl World {
         self.serve()?;
         self.watch();
         for _ in 0..self.messages.len() {
-            self.hear();
+            self.hear()?;
         }
         self.think()
     }

@@ -3,7 +3,7 @@
 
 use std::{mem, time::Instant};
 
-use calc::{FeedOrder, Input, event::Event};
+use calc::{FeedOrder, Input, Train, event::Event};
 use ipc_proto::{Ack, Feed, Observed, OpError};
 
 use super::{Asked, Node};
@@ -13,14 +13,25 @@ impl Node {
     /// Takes in an answer of the helper, or news that come before it.
     fn answered(&mut self, now: Instant, input: Input) {
         self.news.answer = true;
-        if !matches!(input, Input::Ack(_) | Input::Flushed(_)) {
+        if !matches!(
+            input,
+            Input::Ack(_) | Input::Recalled(_) | Input::Flushed(_)
+        ) {
             self.hear_links(now);
         }
         self.handle(now, input);
     }
 
+    /// The cores hear of what the connection has heard.
+    pub(super) fn take_in_heard(&mut self, now: Instant) {
+        for input in mem::take(&mut self.heard) {
+            self.answered(now, input);
+        }
+    }
+
     pub(crate) fn connect(&mut self, now: Instant) {
         self.connected = true;
+        self.train = Train::default();
         self.order = FeedOrder::default();
         self.answered(now, Input::Connected);
         self.doubt_forgotten = self.bug == Some(Bug::DoubtForgotten) && self.read;
@@ -28,12 +39,16 @@ impl Node {
 
     pub(crate) fn disconnect(&mut self, now: Instant) {
         self.connected = false;
+        self.take_in_heard(now);
+        self.recalling = false;
+        self.sent.clear();
         self.asked.clear();
         self.answered(now, Input::Disconnected);
     }
 
     /// Takes in a message, or returns why the connection must end.
     pub(crate) fn hear(&mut self, now: Instant, message: Message) -> Result<(), &'static str> {
+        self.take_in_heard(now);
         match message {
             Message::Closed => return Err("closed"),
             Message::Refused => return Err("refused"),
@@ -66,7 +81,17 @@ impl Node {
                     ack.failed
                         .retain(|(_, error)| matches!(error, OpError::Denied(_)));
                 }
-                self.ack(now, ack);
+                let made = Ack {
+                    id: ack.id,
+                    failed: Vec::new(),
+                };
+                self.train.answered(match self.bug {
+                    Some(Bug::FollowsFailure) => &made,
+                    _ => &ack,
+                });
+                // Others may have their turn before the cores hear of it.
+                let ack = self.of_the_last(ack);
+                self.heard.push_back(Input::Ack(ack));
             }
             Message::Flushed(done) => {
                 // Only where its acknowledgement, which comes first, was lost is it still waited for.
@@ -103,13 +128,11 @@ impl Node {
         Ok(())
     }
 
-    fn ack(&mut self, now: Instant, mut ack: Ack) {
-        if self.bug == Some(Bug::AckOfOlder)
-            && let Some(batch) = self.batch
-        {
-            ack.id = batch;
+    fn of_the_last(&self, ack: Ack) -> Ack {
+        match self.batch {
+            Some(id) if self.bug == Some(Bug::AckOfOlder) => Ack { id, ..ack },
+            Some(_) | None => ack,
         }
-        self.answered(now, Input::Ack(ack));
     }
 
     /// Takes in an acknowledgement of who knows when, which the shell would not let through.
@@ -117,7 +140,8 @@ impl Node {
         if self.bug == Some(Bug::AckOfOlder) {
             self.asked.retain(|asked| asked.batch.is_none());
         }
-        self.ack(now, ack);
+        let ack = self.of_the_last(ack);
+        self.answered(now, Input::Ack(ack));
     }
 
     fn feeds(&mut self, now: Instant, feeds: impl IntoIterator<Item = Feed>) {

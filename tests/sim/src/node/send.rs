@@ -1,9 +1,9 @@
 //! What a node asks of the helper, and what must hold of that.
 
-use std::time::Instant;
+use std::{mem, time::Instant};
 
 use calc::{Input, Notice, Output};
-use ipc_proto::{Batch, FlowsDone, Lane, Op};
+use ipc_proto::{Batch, BatchId, FlowsDone, Lane, Op};
 
 use super::{Asked, Node, is_set};
 use crate::{
@@ -16,31 +16,20 @@ use crate::{
 impl Node {
     /// Asks for all that can be asked at present.
     pub(super) fn send(&mut self, now: Instant) -> Result<Vec<Arrival>, Broken> {
-        let mut sent = Vec::new();
         let clock = self.clock(now);
-        while let Some(output) = self.reconciler.poll(clock) {
-            let arrival = match output {
+        let mut early = mem::take(&mut self.early).into_iter();
+        while let Some(output) = early.next().or_else(|| self.reconciler.poll(clock)) {
+            match output {
                 Output::Notice(notice) => {
                     self.drifts += u64::from(matches!(notice, Notice::Drift(_)));
-                    continue;
                 }
-                Output::AddressClean(_) => continue,
-                Output::Prepare(batch) => {
-                    self.prepared = Some(batch);
-                    continue;
-                }
+                Output::AddressClean(_) => {}
                 Output::Hello(known) => {
                     self.order.hold();
-                    Arrival::Hello(known)
+                    self.ask(now, Arrival::Hello(known))?;
                 }
-                Output::Apply(mut batch) => {
+                Output::Apply(batch) => {
                     self.check(&batch)?;
-                    if self.bug == Some(Bug::AnyPrepared)
-                        && batch.lane == Lane::State
-                        && let Some(prepared) = self.prepared.take()
-                    {
-                        batch.steps = prepared.steps;
-                    }
                     match batch.lane {
                         Lane::State => self.batch = Some(batch.id),
                         Lane::Flows if self.bug == Some(Bug::FlushNotAwaited) => {
@@ -51,40 +40,82 @@ impl Node {
                         }
                         Lane::Flows => {}
                     }
-                    Arrival::Apply(batch)
+                    self.train.start(&batch);
+                    self.ask(now, Arrival::Apply(batch))?;
                 }
-            };
-            let batch = match &arrival {
-                Arrival::Apply(batch) => Some((batch.lane, batch.id)),
-                Arrival::Hello(_) | Arrival::Late(_) | Arrival::End => None,
-            };
-            let lane = |asked: &Asked| asked.batch.map(|(lane, _)| lane);
-            let is_busy = self.asked.iter().filter(|asked| !asked.ended).any(|asked| {
-                // A lease may be asked for while flows are on their way.
-                let lane = lane(asked).unwrap_or(Lane::State);
-                lane == batch.map_or(Lane::State, |(lane, _)| lane)
-            });
-            if !self.connected || is_busy {
-                return broken("one request at a time on a lane, to who is there", arrival);
+                Output::Follow(batch) => {
+                    self.check(&batch)?;
+                    self.train.add(batch);
+                    self.follow(now)?;
+                }
+                Output::Recall => {
+                    self.recalling = true;
+                    // Before it is heard, more may be sent.
+                    if self.batch.is_none_or(|BatchId(id)| id.is_multiple_of(2)) {
+                        self.recall();
+                    }
+                }
             }
-            self.asked.push_back(Asked {
-                at: now,
-                batch,
-                ended: false,
-            });
-            sent.push(arrival);
         }
         match self.reconciler.poll_timeout() {
             Some(at) if at <= clock => broken("I10: no timer spins", clock - at),
-            Some(_) | None => Ok(sent),
+            Some(_) | None => Ok(mem::take(&mut self.sent)),
         }
     }
 
-    fn check(&self, batch: &Batch) -> Result<(), Broken> {
-        let prepared = self.prepared.as_ref();
-        if prepared.is_some_and(|prepared| prepared.id == batch.id && prepared != batch) {
-            return broken("what was prepared is what is applied", batch);
+    /// The connection goes on after a message: it sends what follows, and then hears that nothing is to, if
+    /// that is on its way; returns whether it was.
+    pub(crate) fn go_on(&mut self, now: Instant) -> Result<(Vec<Arrival>, bool), Broken> {
+        let is_late = self.recalling;
+        self.follow(now)?;
+        self.recall();
+        Ok((mem::take(&mut self.sent), is_late))
+    }
+
+    fn follow(&mut self, now: Instant) -> Result<(), Broken> {
+        if let Some((batch, _)) = self.train.next() {
+            self.batch = Some(batch.id);
+            self.ask(now, Arrival::Apply(batch))?;
         }
+        Ok(())
+    }
+
+    /// The connection hears that nothing is to follow.
+    pub(super) fn recall(&mut self) {
+        if mem::take(&mut self.recalling) {
+            let in_flight = if self.bug == Some(Bug::RecallUnheard) {
+                self.batch
+            } else {
+                self.train.stop()
+            };
+            self.heard.push_back(Input::Recalled(in_flight));
+        }
+    }
+
+    fn ask(&mut self, now: Instant, arrival: Arrival) -> Result<(), Broken> {
+        let batch = match &arrival {
+            Arrival::Apply(batch) => Some((batch.lane, batch.id)),
+            Arrival::Hello(_) | Arrival::Late(_) | Arrival::End => None,
+        };
+        let lane = |asked: &Asked| asked.batch.map(|(lane, _)| lane);
+        let is_busy = self.asked.iter().filter(|asked| !asked.ended).any(|asked| {
+            // A lease may be asked for while flows are on their way.
+            let lane = lane(asked).unwrap_or(Lane::State);
+            lane == batch.map_or(Lane::State, |(lane, _)| lane)
+        });
+        if !self.connected || is_busy {
+            return broken("one request at a time on a lane, to who is there", arrival);
+        }
+        self.asked.push_back(Asked {
+            at: now,
+            batch,
+            ended: false,
+        });
+        self.sent.push(arrival);
+        Ok(())
+    }
+
+    fn check(&self, batch: &Batch) -> Result<(), Broken> {
         let mut keys: Vec<String> = batch.steps.iter().map(|step| key(&step.op)).collect();
         keys.sort_unstable();
         let twice = |two: &&[String]| matches!(two, [a, b] if a == b);
@@ -114,7 +145,7 @@ impl Node {
         let mut clears = batch.steps.iter().filter(|step| !is_set(&step.op));
         let sweep = clears.find(|step| {
             let key = Key::of(&step.op);
-            !key.is_some_and(|key| self.ever_wanted.contains(&key))
+            !key.is_some_and(|key| self.wanted.ever.contains(&key))
         });
         match sweep {
             Some(step) if !self.complete => broken("no sweep of an incomplete datastore", step),

@@ -50,19 +50,19 @@ impl World {
         }
     }
 
-    pub(super) fn hear(&mut self) {
+    pub(super) fn hear(&mut self) -> Result<(), Broken> {
         let now = self.now;
         if self.node.as_ref().is_none_or(|node| node.hung) {
-            return;
+            return Ok(());
         }
         let Some(message) = self.messages.pop_front() else {
-            return;
+            return Ok(());
         };
         if let Message::Ack(ack) = &message {
             self.late_acks.push(ack.clone());
         }
         let Some(node) = self.live_node().filter(|node| node.connected) else {
-            return;
+            return Ok(());
         };
         if let Err(why) = node.hear(now, message) {
             self.tally.add(match why {
@@ -70,7 +70,17 @@ impl World {
                 _ => "connections ended",
             });
             self.disconnect();
+            return Ok(());
         }
+        let (sent, is_late) = node.go_on(now)?;
+        if !sent.is_empty() {
+            self.tally.add(if is_late {
+                "batches called back too late"
+            } else {
+                "batches that follow by themselves"
+            });
+        }
+        self.post(sent, is_late)
     }
 
     pub(super) fn think(&mut self) -> Result<(), Broken> {
@@ -82,10 +92,17 @@ impl World {
         if node.throttled {
             self.tally.add("applies put off");
         }
+        self.post(sent, false)?;
+        self.tell_ready();
+        Ok(())
+    }
+
+    /// Brings requests to the helper. Those that were called back too late are what was wanted a moment ago.
+    fn post(&mut self, sent: Vec<Arrival>, is_late: bool) -> Result<(), Broken> {
         for arrival in sent {
             if let Arrival::Apply(batch) = &arrival {
                 if batch.lane == Lane::State {
-                    self.watch_batch(batch)?;
+                    self.watch_batch(batch, is_late)?;
                 }
                 self.late.push(batch.clone());
             }
@@ -95,11 +112,10 @@ impl World {
                 helper.body.arrivals.push_back(arrival);
             }
         }
-        self.tell_ready();
         Ok(())
     }
 
-    fn watch_batch(&mut self, batch: &ipc_proto::Batch) -> Result<(), Broken> {
+    fn watch_batch(&mut self, batch: &ipc_proto::Batch, is_late: bool) -> Result<(), Broken> {
         let Some(node) = &self.node else {
             return Ok(());
         };
@@ -107,7 +123,7 @@ impl World {
         peers::sent(
             &batch.steps,
             &node.peers,
-            &node.ever_wanted,
+            &node.wanted.ever,
             &self.kernel,
             &self.policy,
         )?;
@@ -118,14 +134,15 @@ impl World {
                 .bpf
                 .keys()
                 .filter(|prefix| ipv6(prefix) == family);
-            let new = node
-                .bpf_desired
-                .iter()
-                .filter(|prefix| ipv6(prefix) == family && !self.kernel.bpf.contains_key(*prefix));
+            let new =
+                node.wanted.bpf.iter().filter(|prefix| {
+                    ipv6(prefix) == family && !self.kernel.bpf.contains_key(*prefix)
+                });
             here.count() + new.count() > self.kernel.bpf_max_entries
         });
         let disturbed = self.kernel.disturbed.keys.iter();
-        let excused = is_crowded
+        let excused = is_late
+            || is_crowded
             || node
                 .reconciler
                 .counts(ipc_proto::view::Kind::BpfRoutes)
@@ -135,7 +152,7 @@ impl World {
         let waiting = node.reconciler.waiting_for_flows().collect();
         self.watchman.sent(
             &batch.steps,
-            &node.bpf_desired,
+            &node.wanted.bpf,
             &self.kernel,
             excused,
             node.disputed(),
