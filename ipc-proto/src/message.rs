@@ -170,7 +170,7 @@ pub enum Op {
     /// The sysctls of an interface. `None` leaves them as they are.
     LinkSettings(Link, Option<LinkProfile>),
     /// A tunnel device.
-    TunnelDevice(Tunnel, Option<TunnelDevice>),
+    TunnelDevice(Tunnel, Option<Box<TunnelDevice>>),
     /// A permanent neighbour.
     Neighbour(NeighbourKey, Option<Mac>),
     /// A permanent forwarding entry: the node behind a hardware address.
@@ -180,19 +180,19 @@ pub enum Op {
     /// An entry of the BPF route map of the prefix's family.
     BpfRoute(#[serde(with = "net")] IpNet, Option<BpfRoute>),
     /// A kernel route.
-    KernelRoute(RouteKey, Option<KernelRoute>),
+    KernelRoute(RouteKey, Option<Box<KernelRoute>>),
     /// A routing rule: whether it exists.
     Rule(Rule, bool),
     /// The packet program at a hook: whether it is attached.
     Attachment(AttachmentKey, bool),
     /// What the packet programs know about a workload's link.
-    Endpoint(Link, Option<Endpoint>),
+    Endpoint(Link, Option<Box<Endpoint>>),
     /// What the packet programs know about a node: the hardware address of its tunnel end.
     Vtep(#[serde(with = "net")] IpAddr, Option<Mac>),
     /// What the packet programs know about this node.
     ProgramSettings(ProgramSettings),
     /// Outgoing NAT; `None` is no NAT.
-    Masquerade(Option<Masquerade>),
+    Masquerade(Option<Box<Masquerade>>),
     /// Forgets the tracked connections of one address. Only on [`Lane::Flows`].
     FlowFlush(#[serde(with = "net")] IpAddr),
 }
@@ -318,4 +318,15 @@ pub struct FlowsDone {
     pub id: BatchId,
     /// The index of each step that failed, ascending, and why.
     pub failed: Vec<(u32, OpError)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_op_is_no_larger_than_a_bpf_route_makes_it() {
+        // Those come in batches of thousands, which are moved around a lot: larger values go into boxes.
+        assert!(size_of::<Op>() <= 48);
+    }
 }

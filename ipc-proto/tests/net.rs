@@ -48,13 +48,16 @@ fn ops(prefix: IpNet, address: IpAddr, rest: Vec<IpNet>) -> [Op; 5] {
     };
     [
         Op::BpfRoute(prefix, Some(route)),
-        Op::KernelRoute(RouteKey::new(Table::Main, prefix, 5), Some(kernel_route)),
+        Op::KernelRoute(
+            RouteKey::new(Table::Main, prefix, 5),
+            Some(Box::new(kernel_route)),
+        ),
         Op::Fdb(fdb, Some(address)),
         Op::FlowFlush(address),
-        Op::Masquerade(Some(Masquerade {
+        Op::Masquerade(Some(Box::new(Masquerade {
             sources: vec![prefix],
             exclusions: rest,
-        })),
+        }))),
     ]
 }
 

@@ -50,6 +50,7 @@ fn ops() -> Vec<Op> {
         onlink: true,
     };
     let key = |prefix| RouteKey::new(Table::Main, prefix, 0);
+    let route = |kind| Some(Box::new(kernel_route(kind)));
     let neighbour = NeighbourKey {
         link: link(),
         address: next_hop,
@@ -83,7 +84,7 @@ fn ops() -> Vec<Op> {
     vec![
         Op::LinkSettings(link(), Some(LinkProfile::Workload)),
         Op::LinkSettings(link(), None),
-        Op::TunnelDevice(Tunnel::VxlanV6, Some(device)),
+        Op::TunnelDevice(Tunnel::VxlanV6, Some(Box::new(device))),
         Op::TunnelDevice(Tunnel::VxlanV4, None),
         Op::Neighbour(neighbour.clone(), Some(mac())),
         Op::Neighbour(neighbour, None),
@@ -94,10 +95,10 @@ fn ops() -> Vec<Op> {
         Op::BpfRoute(v4, Some(remote)),
         Op::BpfRoute(v6, Some(local)),
         Op::BpfRoute(v4, None),
-        Op::KernelRoute(key(v4), Some(kernel_route(RouteKind::Unicast(hop.clone())))),
-        Op::KernelRoute(key(v6), Some(kernel_route(RouteKind::Multipath(vec![hop])))),
-        Op::KernelRoute(key(v4), Some(kernel_route(RouteKind::Local(link())))),
-        Op::KernelRoute(key(v4), Some(kernel_route(RouteKind::Blackhole))),
+        Op::KernelRoute(key(v4), route(RouteKind::Unicast(hop.clone()))),
+        Op::KernelRoute(key(v6), route(RouteKind::Multipath(vec![hop]))),
+        Op::KernelRoute(key(v4), route(RouteKind::Local(link()))),
+        Op::KernelRoute(key(v4), route(RouteKind::Blackhole)),
         Op::KernelRoute(key(v6), None),
         Op::Rule(
             Rule {
@@ -115,17 +116,17 @@ fn ops() -> Vec<Op> {
             },
             true,
         ),
-        Op::Endpoint(link(), Some(endpoint)),
+        Op::Endpoint(link(), Some(Box::new(endpoint))),
         Op::Vtep(next_hop, Some(mac())),
         Op::ProgramSettings(ProgramSettings {
             tunnel: Some(link()),
             vni: 4096,
             port: 4789,
         }),
-        Op::Masquerade(Some(Masquerade {
+        Op::Masquerade(Some(Box::new(Masquerade {
             sources: vec![v4],
             exclusions: vec![v6],
-        })),
+        }))),
         Op::FlowFlush(next_hop),
     ]
 }

@@ -137,12 +137,12 @@ impl Dataplane {
             match permitted.op() {
                 // They are walked, not listed: there are many.
                 Op::BpfRoute(..) => {}
-                Op::KernelRoute(key, route) => routes.push((key, route.as_ref())),
+                Op::KernelRoute(key, route) => routes.push((key, route.as_deref())),
                 Op::Neighbour(key, mac) => neighbours.push((key, *mac)),
                 Op::Fdb(key, destination) => fdb.push((key, *destination)),
                 Op::LinkAddress(key, set) => link_addresses.push((key, *set)),
                 Op::TunnelDevice(tunnel, device) => {
-                    outcomes.push(self.set_tunnel(*tunnel, device.as_ref()));
+                    outcomes.push(self.set_tunnel(*tunnel, device.as_deref()));
                 }
                 Op::LinkSettings(link, profile) => outcomes.push(match profile {
                     None => Ok(()),
@@ -152,7 +152,7 @@ impl Dataplane {
                         .and_then(|()| sysctl::set(&link.name, *profile)),
                 }),
                 Op::Endpoint(link, endpoint) => {
-                    outcomes.push(self.endpoints.set(link, endpoint.as_ref()));
+                    outcomes.push(self.endpoints.set(link, endpoint.as_deref()));
                 }
                 Op::Attachment(key, attached) => {
                     outcomes.push(self.attachments.set(key, *attached));

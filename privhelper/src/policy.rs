@@ -132,11 +132,11 @@ impl Policy {
             Op::Fdb(key, destination) => l2::check_fdb(key, *destination, links)?,
             Op::LinkAddress(key, _) => self.check_link_address(key, links)?,
             Op::BpfRoute(prefix, route) => self.check_bpf_route(prefix, route.as_ref(), links)?,
-            Op::KernelRoute(key, route) => self.check_kernel_route(key, route.as_ref(), links)?,
+            Op::KernelRoute(key, route) => self.check_kernel_route(key, route.as_deref(), links)?,
             Op::FlowFlush(address) => self.check_flush(*address, links)?,
             Op::Rule(rule, _) => self.check_rule(rule)?,
             Op::Attachment(key, _) => l2::check_workload(&key.link, links)?,
-            Op::Endpoint(link, endpoint) => l2::check_endpoint(link, endpoint.as_ref(), links)?,
+            Op::Endpoint(link, endpoint) => l2::check_endpoint(link, endpoint.as_deref(), links)?,
             Op::Vtep(..) | Op::ProgramSettings(_) => {
                 return Err(OpError::Unsupported("programs on tunnels".into()));
             }

@@ -228,7 +228,7 @@ fn a_batch_of_long_lists_has_no_more_places_than_elements() {
     };
     let (name, index) = ("cali1".parse().unwrap(), 3);
     let step = Step {
-        op: Op::Endpoint(Link { index, name }, Some(endpoint)),
+        op: Op::Endpoint(Link { index, name }, Some(Box::new(endpoint))),
         needs: None,
     };
     let batch = Batch {

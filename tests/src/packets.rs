@@ -106,7 +106,7 @@ impl Pod {
             workload_mac: self.mac,
             sources: Vec::new(),
         };
-        Op::Endpoint(self.link.clone(), Some(endpoint))
+        Op::Endpoint(self.link.clone(), Some(Box::new(endpoint)))
     }
 
     /// The op that attaches a program to its link, or detaches it.

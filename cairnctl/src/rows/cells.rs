@@ -56,7 +56,7 @@ pub(super) fn cells(op: &Op) -> Option<Cells> {
         Op::LinkSettings(link, profile) => (vec![name(link)], profile.map(settings)),
         Op::TunnelDevice(tunnel, device) => (
             vec![tunnel_name(*tunnel)],
-            device.as_ref().map(tunnel_device),
+            device.as_deref().map(tunnel_device),
         ),
         Op::Neighbour(key, mac) => (
             vec![shown(&key.address), name(&key.link)],
@@ -71,8 +71,8 @@ pub(super) fn cells(op: &Op) -> Option<Cells> {
             set.then(|| vec![true.into()]),
         ),
         Op::BpfRoute(prefix, route) => (vec![shown(prefix)], route.as_ref().map(bpf_route)),
-        Op::KernelRoute(key, route) => (route_key(key), route.as_ref().map(kernel_route)),
-        Op::Endpoint(link, endpoint) => (vec![name(link)], endpoint.as_ref().map(macs)),
+        Op::KernelRoute(key, route) => (route_key(key), route.as_deref().map(kernel_route)),
+        Op::Endpoint(link, endpoint) => (vec![name(link)], endpoint.as_deref().map(macs)),
         Op::Attachment(key, attached) => (
             vec![name(&key.link), hook(key.hook)],
             attached.then(|| vec![true.into()]),
@@ -101,13 +101,13 @@ pub(super) fn as_op(observed: &Observed) -> Option<Op> {
     Some(match observed.clone() {
         Observed::Link(_) | Observed::AsKnown(_) | Observed::Rivals(_) => return None,
         Observed::LinkSettings(link, profile) => Op::LinkSettings(link, Some(profile)),
-        Observed::TunnelDevice(tunnel, device) => Op::TunnelDevice(tunnel, device),
+        Observed::TunnelDevice(tunnel, device) => Op::TunnelDevice(tunnel, device.map(Box::new)),
         Observed::Neighbour(key, mac) => Op::Neighbour(key, Some(mac)),
         Observed::Fdb(key, node) => Op::Fdb(key, node),
         Observed::LinkAddress(key, ours) => Op::LinkAddress(key, ours),
         Observed::BpfRoute(prefix, route) => Op::BpfRoute(prefix, route),
-        Observed::KernelRoute(key, route) => Op::KernelRoute(key, route),
-        Observed::Endpoint(link, endpoint) => Op::Endpoint(link, endpoint),
+        Observed::KernelRoute(key, route) => Op::KernelRoute(key, route.map(Box::new)),
+        Observed::Endpoint(link, endpoint) => Op::Endpoint(link, endpoint.map(Box::new)),
         Observed::Attachment(key) => Op::Attachment(key, true),
         Observed::Rule(rule) => Op::Rule(rule, true),
     })

@@ -114,7 +114,7 @@ fn kernel_rows() -> Vec<Row> {
     ];
     let row_of = |(prefix, metric, route): (&str, u32, KernelRoute)| {
         let key = RouteKey::new(Table::Main, parse(prefix), metric);
-        let op = Op::KernelRoute(key.clone(), Some(route.clone()));
+        let op = Op::KernelRoute(key.clone(), Some(Box::new(route.clone())));
         row(
             Some(op),
             Some(Observed::KernelRoute(key, Some(route))),
@@ -205,7 +205,7 @@ fn links_show_their_profile_and_tunnel_devices_all_they_have() {
         None,
     );
     let device = row(
-        Some(Op::TunnelDevice(Tunnel::VxlanV4, Some(device))),
+        Some(Op::TunnelDevice(Tunnel::VxlanV4, Some(Box::new(device)))),
         Some(Observed::TunnelDevice(Tunnel::VxlanV4, None)),
         None,
     );

@@ -64,13 +64,13 @@ fn key(metric: u32) -> RouteKey {
 }
 
 fn kernel(index: u32) -> Op {
-    Op::KernelRoute(key(1024), Some(unicast(index, None, None)))
+    Op::KernelRoute(key(1024), Some(Box::new(unicast(index, None, None))))
 }
 
 /// To another node, with the metric of those.
 fn tunnel(index: u32) -> Op {
     let via = Some([10, 1, 1, 0].into());
-    Op::KernelRoute(key(0), Some(unicast(index, via, None)))
+    Op::KernelRoute(key(0), Some(Box::new(unicast(index, via, None))))
 }
 
 fn no_kernel(metric: u32) -> Op {
@@ -80,7 +80,7 @@ fn no_kernel(metric: u32) -> Op {
 fn observed(op: &Op) -> Observed {
     match op.clone() {
         Op::BpfRoute(key, value) => Observed::BpfRoute(key, value),
-        Op::KernelRoute(key, value) => Observed::KernelRoute(key, value),
+        Op::KernelRoute(key, value) => Observed::KernelRoute(key, value.map(|route| *route)),
         other => panic!("{other:?}"),
     }
 }
@@ -294,7 +294,7 @@ fn the_flows_of_pods_that_are_gone_are_forgotten_together_and_that_is_told() {
 /// I5; S105, S106 (WK-18), S118 and CT-6.
 #[test]
 fn the_same_owner_keeps_its_flows() {
-    let narrow = Op::KernelRoute(key(1024), Some(unicast(1, None, Some(1400))));
+    let narrow = Op::KernelRoute(key(1024), Some(Box::new(unicast(1, None, Some(1400)))));
     let mut bench = Bench::settled(1);
     bench.want(std::slice::from_ref(&narrow));
     bench.expect(&[narrow]);
@@ -302,7 +302,7 @@ fn the_same_owner_keeps_its_flows() {
     bench.quiet();
 
     // Another metric is another key.
-    let other = Op::KernelRoute(key(99), Some(unicast(1, None, None)));
+    let other = Op::KernelRoute(key(99), Some(Box::new(unicast(1, None, None))));
     bench.want(&[other.clone(), no_kernel(1024)]);
     bench.expect(&[other, no_kernel(1024)]);
     bench.ack(&[]);
@@ -325,7 +325,7 @@ fn the_same_owner_keeps_its_flows() {
 /// WK-7: the address is still the pod's.
 #[test]
 fn one_of_two_routes_to_a_pod_may_go() {
-    let second = Op::KernelRoute(key(7), Some(unicast(1, None, None)));
+    let second = Op::KernelRoute(key(7), Some(Box::new(unicast(1, None, None))));
     let routes = [bpf(1), kernel(1), second];
     let mut bench = Bench::new(&routes, &routes);
     bench.quiet();

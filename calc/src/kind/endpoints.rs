@@ -28,7 +28,7 @@ impl Kind for Endpoints {
                 None => self.desired.remove(&link),
             };
             if former != desired {
-                ops.push(Op::Endpoint(link, desired));
+                ops.push(Op::Endpoint(link, desired.map(Box::new)));
             }
         }
     }

@@ -185,7 +185,10 @@ impl Kind for KernelRoutes {
             match (self.desired.get_mut(&prefix), desired) {
                 (None, None) => {}
                 (None, Some(desired)) => {
-                    ops.push(Op::KernelRoute(desired.key(prefix), Some(desired.route())));
+                    ops.push(Op::KernelRoute(
+                        desired.key(prefix),
+                        Some(Box::new(desired.route())),
+                    ));
                     fresh.push(prefix, desired);
                 }
                 (Some(former), Some(desired)) => {
@@ -195,7 +198,7 @@ impl Kind for KernelRoutes {
                     let former = mem::replace(former, desired.clone()).key(prefix);
                     let key = desired.key(prefix);
                     let moves = key != former;
-                    ops.push(Op::KernelRoute(key, Some(desired.route())));
+                    ops.push(Op::KernelRoute(key, Some(Box::new(desired.route()))));
                     if moves {
                         ops.push(Op::KernelRoute(former, None));
                     }

@@ -41,7 +41,7 @@ impl Kind for TunnelDevices {
                 None => self.desired.remove(&tunnel),
             };
             if former != desired {
-                ops.push(Op::TunnelDevice(tunnel, desired));
+                ops.push(Op::TunnelDevice(tunnel, desired.map(Box::new)));
             }
         }
     }

@@ -70,7 +70,7 @@ impl Reconciler {
                 && runs.take_route(key)
                 && self.tables.is_new_route(key)
             {
-                runs.routes.push((key.clone(), route.clone()));
+                runs.routes.push((key.clone(), (**route).clone()));
             } else {
                 self.end(&mut runs);
                 result = result.and(self.tables.want(op));

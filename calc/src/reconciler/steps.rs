@@ -197,7 +197,7 @@ mod tests {
             source: Some(ADDRESS),
             mtu: Some(1),
         };
-        Op::KernelRoute(key, Some(route))
+        Op::KernelRoute(key, Some(Box::new(route)))
     }
 
     fn hop() -> Hop {
@@ -227,7 +227,7 @@ mod tests {
         let fdb = FdbKey { link: link(), mac };
         vec![
             Op::LinkSettings(link(), Some(LinkProfile::Uplink)),
-            Op::TunnelDevice(Tunnel::VxlanV6, Some(device)),
+            Op::TunnelDevice(Tunnel::VxlanV6, Some(Box::new(device))),
             Op::Neighbour(neighbour(), Some(mac)),
             Op::Fdb(fdb, Some(ADDRESS)),
             Op::BpfRoute(IpNet::new(ADDRESS, 128).unwrap(), Some(bpf)),

@@ -370,14 +370,18 @@ impl Tables {
     fn act(&mut self, op: Op, act: Act) -> Result<Verdict, Unplaced> {
         Ok(match op {
             Op::LinkSettings(key, value) => self.link_settings.act(key, value, act),
-            Op::TunnelDevice(key, value) => self.tunnel_devices.act(key, value, act),
+            Op::TunnelDevice(key, value) => {
+                self.tunnel_devices.act(key, value.map(|value| *value), act)
+            }
             Op::Neighbour(key, value) => self.neighbours.act(key, value, act),
             Op::Fdb(key, value) => self.fdb.act(key, value, act),
             Op::LinkAddress(key, set) => self.link_addresses.act(key, set.then_some(()), act),
             Op::BpfRoute(key @ IpNet::V4(_), value) => self.bpf_v4.act(Prefix(key), value, act),
             Op::BpfRoute(key @ IpNet::V6(_), value) => self.bpf_v6.act(Prefix(key), value, act),
-            Op::KernelRoute(key, value) => self.kernel_routes.act(key, value, act),
-            Op::Endpoint(key, value) => self.endpoints.act(key, value, act),
+            Op::KernelRoute(key, value) => {
+                self.kernel_routes.act(key, value.map(|value| *value), act)
+            }
+            Op::Endpoint(key, value) => self.endpoints.act(key, value.map(|value| *value), act),
             Op::Attachment(key, attached) => self.attachments.act(key, attached.then_some(()), act),
             Op::Rule(key, wanted) => self.rules.act(key, wanted.then_some(()), act),
             op @ (Op::Vtep(..) | Op::ProgramSettings(_) | Op::Masquerade(_) | Op::FlowFlush(_)) => {

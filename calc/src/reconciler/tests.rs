@@ -207,16 +207,16 @@ fn route(present: bool) -> Op {
         source: None,
         mtu: None,
     });
-    Op::KernelRoute(key, route)
+    Op::KernelRoute(key, route.map(Box::new))
 }
 
 fn observed(op: Op) -> Observed {
     match op {
         Op::BpfRoute(key, value) => Observed::BpfRoute(key, value),
         Op::Neighbour(key, Some(mac)) => Observed::Neighbour(key, mac),
-        Op::KernelRoute(key, value) => Observed::KernelRoute(key, value),
+        Op::KernelRoute(key, value) => Observed::KernelRoute(key, value.map(|route| *route)),
         Op::LinkSettings(key, Some(profile)) => Observed::LinkSettings(key, profile),
-        Op::Endpoint(key, value) => Observed::Endpoint(key, value),
+        Op::Endpoint(key, value) => Observed::Endpoint(key, value.map(|endpoint| *endpoint)),
         Op::Attachment(key, true) => Observed::Attachment(key),
         other => panic!("{other:?}"),
     }
@@ -307,7 +307,7 @@ fn a_program_comes_after_what_it_goes_by_and_goes_before() {
             workload_mac: Mac([2; 6]),
             sources: Vec::new(),
         });
-        Op::Endpoint(link(7), endpoint)
+        Op::Endpoint(link(7), endpoint.map(Box::new))
     };
     let program = |attached| {
         let (link, hook) = (link(7), Hook::Ingress);
@@ -402,7 +402,7 @@ fn several_values_under_one_key_are_put_right() {
             mtu: None,
         };
         let key = RouteKey::new(Table::Main, "10.9.0.0/16".parse().unwrap(), 0);
-        observed(Op::KernelRoute(key, Some(route)))
+        observed(Op::KernelRoute(key, Some(Box::new(route))))
     };
     for (twice, wanted, ops) in [
         (

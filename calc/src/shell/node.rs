@@ -283,7 +283,7 @@ impl Node {
             differing,
         };
         let waiting = waiting.into_iter().skip(skip).map(|(key, route)| Row {
-            desired: Some(Op::KernelRoute(key, Some(route))),
+            desired: Some(Op::KernelRoute(key, Some(Box::new(route)))),
             actual: None,
             reason: Some(Reason::LinkDown),
         });

@@ -57,7 +57,7 @@ impl Kind for TunnelDevices {
     const WATCHED: bool = true;
 
     fn op(key: Tunnel, value: Option<TunnelDevice>) -> Op {
-        Op::TunnelDevice(key, value)
+        Op::TunnelDevice(key, value.map(Box::new))
     }
 
     fn observed(key: Tunnel, value: Option<TunnelDevice>) -> Option<Observed> {
@@ -148,7 +148,7 @@ impl Kind for KernelRoutes {
     const WATCHED: bool = true;
 
     fn op(key: RouteKey, value: Option<KernelRoute>) -> Op {
-        Op::KernelRoute(key, value)
+        Op::KernelRoute(key, value.map(Box::new))
     }
 
     fn observed(key: RouteKey, value: Option<KernelRoute>) -> Option<Observed> {
@@ -184,7 +184,7 @@ impl Kind for Endpoints {
     const ATOMIC: bool = true;
 
     fn op(key: Link, value: Option<Endpoint>) -> Op {
-        Op::Endpoint(key, value)
+        Op::Endpoint(key, value.map(Box::new))
     }
 
     fn observed(key: Link, value: Option<Endpoint>) -> Option<Observed> {

@@ -199,7 +199,7 @@ fn text(op: &Op) -> (u8, String, Option<String>) {
         Op::KernelRoute(key, route) => (
             8,
             format!("route {} metric {}", key.prefix, key.metric),
-            route.as_ref().map(kernel_route),
+            route.as_deref().map(kernel_route),
         ),
         Op::Attachment(key, attached) => (
             9,

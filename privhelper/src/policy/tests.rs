@@ -93,12 +93,12 @@ pub(crate) fn hop(link: Link, via: Option<&str>) -> Hop {
 fn kernel(text: &str, kind: RouteKind, protocol: Protocol) -> Op {
     Op::KernelRoute(
         RouteKey::new(Table::Main, prefix(text), 0),
-        Some(KernelRoute {
+        Some(Box::new(KernelRoute {
             kind,
             protocol,
             source: None,
             mtu: None,
-        }),
+        })),
     )
 }
 
@@ -148,7 +148,7 @@ fn what_calc_asks_for_is_let_through() {
         kernel("10.1.0.0/26", RouteKind::Blackhole, Protocol::Safe),
         Op::LinkSettings(link(3, "cali1"), Some(LinkProfile::Workload)),
         Op::LinkSettings(link(9, "gone"), None),
-        Op::TunnelDevice(Tunnel::VxlanV4, Some(device())),
+        Op::TunnelDevice(Tunnel::VxlanV4, Some(Box::new(device()))),
         Op::Neighbour(
             NeighbourKey {
                 link: link(3, "cali1"),
@@ -205,7 +205,7 @@ fn what_must_not_be_touched_is_refused() {
     let tunnel = |change: &dyn Fn(&mut TunnelDevice)| {
         let mut device = device();
         change(&mut device);
-        Op::TunnelDevice(Tunnel::VxlanV4, Some(device))
+        Op::TunnelDevice(Tunnel::VxlanV4, Some(Box::new(device)))
     };
     let mac = [2, 0, 0, 0, 0, 1];
     let (cali, eth0) = (|| link(3, "cali1"), || link(2, "eth0"));

@@ -191,27 +191,30 @@ fn op() -> impl Strategy<Value = Op> {
     let attachment = (link(), hook).prop_map(|(link, hook)| AttachmentKey { link, hook });
     let endpoint =
         (mac(), mac(), vec(prefix(), 0..2)).prop_map(|(host_mac, workload_mac, sources)| {
-            Endpoint {
+            Box::new(Endpoint {
                 host_mac,
                 workload_mac,
                 sources,
-            }
+            })
         });
     let masquerade = (vec(prefix(), 0..2), vec(prefix(), 0..2));
-    let masquerade = masquerade.prop_map(|(sources, exclusions)| Masquerade {
-        sources,
-        exclusions,
+    let masquerade = masquerade.prop_map(|(sources, exclusions)| {
+        Box::new(Masquerade {
+            sources,
+            exclusions,
+        })
     });
+    let (device, route) = (device().prop_map(Box::new), route().prop_map(Box::new));
     let settings = (option::of(link()), any::<u32>(), any::<u16>());
     let settings = settings.prop_map(|(tunnel, vni, port)| ProgramSettings { tunnel, vni, port });
     prop_oneof![
         2 => (link(), option::of(profile)).prop_map(|(link, profile)| Op::LinkSettings(link, profile)),
-        2 => (tunnel(), option::weighted(0.9, device())).prop_map(|(t, d)| Op::TunnelDevice(t, d)),
+        2 => (tunnel(), option::weighted(0.9, device)).prop_map(|(t, d)| Op::TunnelDevice(t, d)),
         2 => (neighbour, option::of(mac())).prop_map(|(key, mac)| Op::Neighbour(key, mac)),
         2 => (fdb, option::of(address())).prop_map(|(key, to)| Op::Fdb(key, to)),
         2 => (link_address, any::<bool>()).prop_map(|(key, set)| Op::LinkAddress(key, set)),
         4 => (prefix(), option::weighted(0.8, bpf())).prop_map(|(p, r)| Op::BpfRoute(p, r)),
-        8 => (key, option::weighted(0.9, route())).prop_map(|(k, r)| Op::KernelRoute(k, r)),
+        8 => (key, option::weighted(0.9, route)).prop_map(|(k, r)| Op::KernelRoute(k, r)),
         2 => (rule(), any::<bool>()).prop_map(|(rule, wanted)| Op::Rule(rule, wanted)),
         1 => (attachment, any::<bool>()).prop_map(|(key, on)| Op::Attachment(key, on)),
         1 => (link(), option::of(endpoint)).prop_map(|(link, e)| Op::Endpoint(link, e)),

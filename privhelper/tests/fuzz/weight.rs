@@ -1,6 +1,6 @@
 //! How much memory a batch takes, with all that hangs on it.
 
-use ipc_proto::{Batch, Masquerade, Op, RouteKind};
+use ipc_proto::{Batch, Op, RouteKind};
 
 fn vector<T>(vector: &Vec<T>) -> usize {
     vector.capacity() * size_of::<T>()
@@ -14,25 +14,28 @@ pub(crate) fn weight(batch: &Batch) -> usize {
 
 fn hanging(op: &Op) -> usize {
     match op {
-        Op::KernelRoute(_, Some(route)) => match &route.kind {
-            RouteKind::Multipath(hops) => vector(hops),
-            RouteKind::Unicast(_)
-            | RouteKind::Local(_)
-            | RouteKind::Blackhole
-            | RouteKind::Prohibit
-            | RouteKind::Unreachable
-            | RouteKind::Throw => 0,
-        },
-        Op::Endpoint(_, Some(endpoint)) => vector(&endpoint.sources),
-        Op::Masquerade(Some(Masquerade {
-            sources,
-            exclusions,
-        })) => vector(sources) + vector(exclusions),
-        Op::KernelRoute(_, None)
+        Op::TunnelDevice(_, Some(device)) => size_of_val(&**device),
+        Op::KernelRoute(_, Some(route)) => {
+            let hops = match &route.kind {
+                RouteKind::Multipath(hops) => vector(hops),
+                RouteKind::Unicast(_)
+                | RouteKind::Local(_)
+                | RouteKind::Blackhole
+                | RouteKind::Prohibit
+                | RouteKind::Unreachable
+                | RouteKind::Throw => 0,
+            };
+            size_of_val(&**route) + hops
+        }
+        Op::Endpoint(_, Some(endpoint)) => size_of_val(&**endpoint) + vector(&endpoint.sources),
+        Op::Masquerade(Some(nat)) => {
+            size_of_val(&**nat) + vector(&nat.sources) + vector(&nat.exclusions)
+        }
+        Op::TunnelDevice(_, None)
+        | Op::KernelRoute(_, None)
         | Op::Endpoint(_, None)
         | Op::Masquerade(None)
         | Op::LinkSettings(..)
-        | Op::TunnelDevice(..)
         | Op::Neighbour(..)
         | Op::Fdb(..)
         | Op::LinkAddress(..)

@@ -47,7 +47,7 @@ impl Route {
             mtu: None,
         };
         let key = RouteKey::new(Table::Main, prefix, METRIC);
-        Op::KernelRoute(key, wanted.then_some(route))
+        Op::KernelRoute(key, wanted.then(|| Box::new(route)))
     }
 }
 

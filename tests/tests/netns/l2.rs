@@ -43,7 +43,9 @@ fn tunnel_devices_become_and_stay_as_asked_for() {
                 (Tunnel::VxlanV4, "vxlan.calico"),
                 (Tunnel::VxlanV6, "vxlan-v6.calico"),
             ] {
-                let set = |device: &TunnelDevice| Op::TunnelDevice(tunnel, Some(device.clone()));
+                let set = |device: &TunnelDevice| {
+                    Op::TunnelDevice(tunnel, Some(Box::new(device.clone())))
+                };
                 let mut wanted = device(tunnel);
                 calc.must_apply([set(&wanted)]).await;
                 let index = link(name).index;
@@ -124,7 +126,7 @@ fn an_interface_of_another_kind_with_the_tunnels_name_stays() {
             shell("ip link add vxlan.calico type veth peer name peer0");
             let index = link("vxlan.calico").index;
             for op in [
-                Op::TunnelDevice(Tunnel::VxlanV4, Some(device(Tunnel::VxlanV4))),
+                Op::TunnelDevice(Tunnel::VxlanV4, Some(Box::new(device(Tunnel::VxlanV4)))),
                 Op::TunnelDevice(Tunnel::VxlanV4, None),
             ] {
                 let failed = calc.apply([op]).await;
@@ -149,7 +151,7 @@ fn a_renamed_tunnel_device_gets_its_name_back_with_all_that_hangs_on_it() {
                 (Tunnel::VxlanV4, "vxlan.calico", "10.1.1.0"),
                 (Tunnel::VxlanV6, "vxlan-v6.calico", "fd00:1:1::"),
             ] {
-                let set = || Op::TunnelDevice(tunnel, Some(device(tunnel)));
+                let set = || Op::TunnelDevice(tunnel, Some(Box::new(device(tunnel))));
                 calc.must_apply([set()]).await;
                 let link = link(name);
                 let mac = "02:00:00:00:00:09";
@@ -193,7 +195,7 @@ fn who_has_the_tunnels_vni_or_port_stays_and_is_named() {
         "l2::who_has_the_tunnels_vni_or_port_stays_and_is_named",
         || async {
             let (_helper, mut calc) = world().await;
-            let set = || Op::TunnelDevice(Tunnel::VxlanV4, Some(device(Tunnel::VxlanV4)));
+            let set = || Op::TunnelDevice(Tunnel::VxlanV4, Some(Box::new(device(Tunnel::VxlanV4))));
             // The same but for the hardware address; and one that shares the port alone.
             for (make, errno, said) in [
                 (
@@ -242,7 +244,7 @@ fn neighbours_and_forwarding_entries_read_back_as_they_were_set() {
             let (_helper, mut calc) = world().await;
             calc.must_apply(
                 [Tunnel::VxlanV4, Tunnel::VxlanV6]
-                    .map(|tunnel| Op::TunnelDevice(tunnel, Some(device(tunnel)))),
+                    .map(|tunnel| Op::TunnelDevice(tunnel, Some(Box::new(device(tunnel))))),
             )
             .await;
             calc.hello().await;
@@ -333,7 +335,7 @@ fn link_settings_read_back_and_touch_nothing_of_the_hosts() {
             let (_helper, mut calc) = world().await;
             calc.must_apply([Op::TunnelDevice(
                 Tunnel::VxlanV4,
-                Some(device(Tunnel::VxlanV4)),
+                Some(Box::new(device(Tunnel::VxlanV4))),
             )])
             .await;
             let all = "grep -rH . /proc/sys/net/ipv4/conf/all /proc/sys/net/ipv4/conf/default \

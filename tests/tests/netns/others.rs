@@ -92,7 +92,7 @@ fn many() -> impl Iterator<Item = (RouteKey, KernelRoute)> {
 async fn tunnel(calc: &mut Calc) {
     calc.must_apply([Op::TunnelDevice(
         Tunnel::VxlanV4,
-        Some(device(Tunnel::VxlanV4)),
+        Some(Box::new(device(Tunnel::VxlanV4))),
     )])
     .await;
     calc.hello().await;
@@ -123,7 +123,7 @@ fn what_others_change_of_ours_is_told_by_its_kind() {
                 (key("10.1.0.9/32", 0), own.clone()),
                 (key("fd00:1::9/128", 1024), own),
             ];
-            let own = own.map(|(key, route)| Op::KernelRoute(key, Some(route)));
+            let own = own.map(|(key, route)| Op::KernelRoute(key, Some(Box::new(route))));
             calc.must_apply(own).await;
             for (change, kind) in [
                 ("ip route del 10.1.0.9", Kind::KernelRoutes),
@@ -175,7 +175,7 @@ fn what_it_writes_itself_is_not_told_as_others_change() {
             let mut told = listen(calc.proxy.clone()).await;
             apply_all(
                 &mut calc,
-                many().map(|(key, route)| Op::KernelRoute(key, Some(route))),
+                many().map(|(key, route)| Op::KernelRoute(key, Some(Box::new(route)))),
             )
             .await;
             for _ in 0..2 {

@@ -405,7 +405,7 @@ fn a_route_of_ours_that_leads_to_the_next_hop_of_the_one_in_its_place_gives_way(
             let (_helper, mut calc) = world().await;
             shell("ip -6 address add fd00:30::11/64 dev eth0 nodad");
             calc.hello().await;
-            let device = Op::TunnelDevice(Tunnel::VxlanV6, Some(device(Tunnel::VxlanV6)));
+            let device = Op::TunnelDevice(Tunnel::VxlanV6, Some(Box::new(device(Tunnel::VxlanV6))));
             calc.must_apply([device]).await;
             let key = key("fd00:1:1::/122", 1024);
             let direct = out("eth0", Some("fd00:30::12"), Protocol::Safe);

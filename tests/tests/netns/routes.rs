@@ -120,7 +120,7 @@ pub(super) fn routes() -> Vec<(RouteKey, KernelRoute)> {
 }
 
 pub(super) fn set((key, route): (RouteKey, KernelRoute)) -> Op {
-    Op::KernelRoute(key, Some(route))
+    Op::KernelRoute(key, Some(Box::new(route)))
 }
 
 fn observed((key, route): (RouteKey, KernelRoute)) -> Observed {

@@ -450,7 +450,7 @@ fn a_batch_of_slow_changes_does_not_keep_the_watchdog_waiting() {
                 let device = |vni| {
                     Op::TunnelDevice(
                         Tunnel::VxlanV4,
-                        Some(TunnelDevice {
+                        Some(Box::new(TunnelDevice {
                             vni,
                             port: 4789,
                             local: super::address("192.0.2.1"),
@@ -458,7 +458,7 @@ fn a_batch_of_slow_changes_does_not_keep_the_watchdog_waiting() {
                             mac: ipc_proto::Mac([0x66, 0, 0, 0, 0, 9]),
                             mtu: 1450,
                             address: super::address("10.1.0.0"),
-                        }),
+                        })),
                     )
                 };
                 // Each is made again with another number.

@@ -106,7 +106,7 @@ fn programs_and_endpoints_are_told_as_long_as_their_interface_is() {
                 let Op::Endpoint(link, endpoint) = pod.endpoint() else {
                     return;
                 };
-                wanted.push(Observed::Endpoint(link, endpoint));
+                wanted.push(Observed::Endpoint(link, endpoint.map(|endpoint| *endpoint)));
             }
             assert_eq!(told.len(), wanted.len());
             for item in &wanted {
@@ -152,7 +152,10 @@ fn programs_and_endpoints_are_told_as_long_as_their_interface_is() {
             let Op::Endpoint(link, endpoint) = node.pods[0].endpoint() else {
                 return;
             };
-            assert_eq!(told, [Observed::Endpoint(link, endpoint)]);
+            assert_eq!(
+                told,
+                [Observed::Endpoint(link, endpoint.map(|endpoint| *endpoint))]
+            );
             let entries = shell("bpftool -j map dump pinned /sys/fs/bpf/cairn/cairn_endpoints");
             assert_eq!(entries.matches("key").count(), 1, "{entries}");
         },

@@ -167,7 +167,7 @@ fn routes(address: IpAddr, link: &Link) -> [Op; 2] {
     let key = RouteKey::new(Table::Main, address.into(), 0);
     [
         Op::BpfRoute(address.into(), Some(pod)),
-        Op::KernelRoute(key, Some(route)),
+        Op::KernelRoute(key, Some(Box::new(route))),
     ]
 }
 

@@ -48,6 +48,6 @@ impl Kind for Masquerade {
             sources,
             exclusions: Vec::new(),
         });
-        ops.push(Op::Masquerade(masquerade));
+        ops.push(Op::Masquerade(masquerade.map(Box::new)));
     }
 }

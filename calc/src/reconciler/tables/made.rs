@@ -28,8 +28,8 @@ impl Tables {
                     other.map(|(Prefix(key), value)| Op::BpfRoute(key, value))
                 }
                 Op::KernelRoute(key, value) => {
-                    let other = add(&mut routes, key, value);
-                    other.map(|(key, value)| Op::KernelRoute(key, value))
+                    let other = add(&mut routes, key, value.map(|route| *route));
+                    other.map(|(key, value)| Op::KernelRoute(key, value.map(Box::new)))
                 }
                 op @ (Op::LinkSettings(..)
                 | Op::TunnelDevice(..)

@@ -17,7 +17,7 @@ fn device() -> TunnelDevice {
 }
 
 fn set() -> Op {
-    Op::TunnelDevice(Tunnel::VxlanV4, Some(device()))
+    Op::TunnelDevice(Tunnel::VxlanV4, Some(Box::new(device())))
 }
 
 /// The device as it is seen when it is as it was made.
@@ -265,7 +265,7 @@ fn another_device_is_another_matter() {
         }
     }
     assert_eq!(bench.poll(), None, "it waits");
-    let other = Op::TunnelDevice(Tunnel::VxlanV4, Some(other));
+    let other = Op::TunnelDevice(Tunnel::VxlanV4, Some(Box::new(other)));
     bench.want(&other);
     assert_eq!(bench.ops(), [other]);
     bench.ack(Vec::new());

@@ -8,12 +8,12 @@ fn route(metric: u32) -> Op {
     let key = RouteKey::new(Table::Main, "10.9.0.0/16".parse().unwrap(), metric);
     Op::KernelRoute(
         key,
-        Some(KernelRoute {
+        Some(Box::new(KernelRoute {
             kind: RouteKind::Blackhole,
             protocol: Protocol::Safe,
             source: None,
             mtu: None,
-        }),
+        })),
     )
 }
 

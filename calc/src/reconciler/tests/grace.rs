@@ -16,7 +16,7 @@ fn on(index: u32, metric: u32, present: bool) -> Op {
         source: None,
         mtu: None,
     });
-    Op::KernelRoute(key, route)
+    Op::KernelRoute(key, route.map(Box::new))
 }
 
 /// What is read where a network plugin has just made a route.
@@ -59,7 +59,7 @@ fn birds_route_to_a_peer_that_comes_before_one_that_leads_elsewhere_is_told() {
             panic!("a route is a route");
         };
         let protocol = Protocol::Bird;
-        let route = KernelRoute { protocol, ..route };
+        let route = KernelRoute { protocol, ..*route };
         Observed::KernelRoute(RouteKey { metric, ..key }, Some(route))
     };
     for (index, metric, told) in [(7, 32, true), (7, 1025, false), (8, 32, false)] {
@@ -71,7 +71,7 @@ fn birds_route_to_a_peer_that_comes_before_one_that_leads_elsewhere_is_told() {
         bench.connect(vec![
             Observed::Link(state(7, true)),
             Observed::Link(state(8, true)),
-            Observed::KernelRoute(key, Some(route)),
+            Observed::KernelRoute(key, Some(*route)),
             birds(index, metric),
         ]);
         assert_eq!(bench.poll(), None, "it is left alone");
@@ -91,7 +91,7 @@ fn birds_routes_stay_on_the_links_of_its_peers_and_only_there() {
         let Op::KernelRoute(key, Some(route)) = on(index, 1000 + index, true) else {
             panic!("a route is a route");
         };
-        Observed::KernelRoute(key, Some(KernelRoute { protocol, ..route }))
+        Observed::KernelRoute(key, Some(KernelRoute { protocol, ..*route }))
     };
     let read = || {
         vec![
@@ -214,7 +214,7 @@ fn of_several_routes_under_one_key_all_are_spared_or_none() {
             panic!("a route")
         };
         let protocol = Protocol::Foreign;
-        Observed::KernelRoute(key, Some(KernelRoute { protocol, ..route }))
+        Observed::KernelRoute(key, Some(KernelRoute { protocol, ..*route }))
     };
     let links = [7, 8].map(|index| Observed::Link(state(index, true)));
     let read = |other| [&links[..], &[observed(on(7, 0, true)), other]].concat();

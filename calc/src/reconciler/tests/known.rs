@@ -97,7 +97,7 @@ fn birds_routes_that_were_read_before_its_peers_were_known_are_read_again() {
         panic!("a route is a route");
     };
     let protocol = Protocol::Bird;
-    let birds = Observed::KernelRoute(key, Some(KernelRoute { protocol, ..route }));
+    let birds = Observed::KernelRoute(key, Some(KernelRoute { protocol, ..*route }));
     let read = || vec![Observed::Link(state(7, true)), birds.clone()];
     let as_known = || {
         let known = Observed::AsKnown(Many::KernelRoutes);
@@ -138,10 +138,10 @@ fn birds_routes_to_its_peers_are_known_and_nobody_elses_business() {
         RouteKey::new(Table::Main, prefix, 0),
         Some(KernelRoute {
             protocol: Protocol::Bird,
-            ..own.clone()
+            ..*own.clone()
         }),
     );
-    let ours = Observed::KernelRoute(key, Some(own));
+    let ours = Observed::KernelRoute(key, Some(*own));
     let link_state = Observed::Link(state(7, true));
     let mut bench = Bench::starting();
     bench.handle(Input::BgpPeers([link(7)].into()));

@@ -108,7 +108,7 @@ fn device() -> TunnelDevice {
 #[test]
 fn a_device_that_was_made_in_part_is_cleared_when_it_is_not_wanted() {
     let mut bench = Bench::new(Vec::new());
-    bench.want(&Op::TunnelDevice(Tunnel::VxlanV4, Some(device())));
+    bench.want(&Op::TunnelDevice(Tunnel::VxlanV4, Some(Box::new(device()))));
     bench.settle_failing();
     bench.want(&Op::TunnelDevice(Tunnel::VxlanV4, None));
     assert_eq!(bench.notices().len(), 1);
@@ -117,7 +117,7 @@ fn a_device_that_was_made_in_part_is_cleared_when_it_is_not_wanted() {
 
 #[test]
 fn a_device_that_somebody_removed_is_made_at_once() {
-    let set = Op::TunnelDevice(Tunnel::VxlanV4, Some(device()));
+    let set = Op::TunnelDevice(Tunnel::VxlanV4, Some(Box::new(device())));
     let tunnel = LinkState {
         role: LinkRole::Tunnel(Tunnel::VxlanV4),
         ..state(7, true)
@@ -146,7 +146,7 @@ fn a_device_that_was_made_anew_is_cleared_when_it_is_not_wanted() {
         port: 4790,
         ..device()
     };
-    bench.want(&Op::TunnelDevice(Tunnel::VxlanV4, Some(other)));
+    bench.want(&Op::TunnelDevice(Tunnel::VxlanV4, Some(Box::new(other))));
     assert_eq!(bench.ops().len(), 1);
     bench.ack(Vec::new());
     // This is the end of the former one.

@@ -68,7 +68,7 @@ proptest! {
         }
         let there = there.into_iter().filter_map(|op| match op {
             Op::BpfRoute(prefix, route) => Some(Observed::BpfRoute(prefix, route)),
-            Op::KernelRoute(key, route) => Some(Observed::KernelRoute(key, route)),
+            Op::KernelRoute(key, route) => Some(Observed::KernelRoute(key, route.map(|route| *route))),
             _ => None,
         });
         let there: Vec<_> = there.collect();

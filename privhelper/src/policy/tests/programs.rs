@@ -16,7 +16,7 @@ fn endpoint(link: Link, change: impl FnOnce(&mut Endpoint)) -> Op {
         sources: Vec::new(),
     };
     change(&mut endpoint);
-    Op::Endpoint(link, Some(endpoint))
+    Op::Endpoint(link, Some(Box::new(endpoint)))
 }
 
 #[test]

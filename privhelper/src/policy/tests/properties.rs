@@ -63,7 +63,7 @@ proptest! {
         let protocol = if safe { Protocol::Safe } else { Protocol::Device };
         let key = RouteKey { table: Table::Main, prefix, tos: 0, metric };
         let route = KernelRoute { kind: kind.clone(), protocol, source: None, mtu: None };
-        if policy.check(Lane::State, Op::KernelRoute(key, Some(route)), &links).is_err() {
+        if policy.check(Lane::State, Op::KernelRoute(key, Some(Box::new(route))), &links).is_err() {
             return Ok(());
         }
         prop_assert_eq!(prefix.network(), prefix.addr());
@@ -112,7 +112,7 @@ proptest! {
         let policy = policy();
         let route = KernelRoute { kind, protocol: Protocol::Safe, source: None, mtu: Some(1400) };
         let key = RouteKey::new(Table::Main, prefix, 0);
-        let mut bytes = codec::encode(&Op::KernelRoute(key, Some(route))).unwrap();
+        let mut bytes = codec::encode(&Op::KernelRoute(key, Some(Box::new(route)))).unwrap();
         let at = at.index(bytes.len());
         bytes[at] = byte;
         if let Ok(op) = codec::decode::<Op>(&bytes) {

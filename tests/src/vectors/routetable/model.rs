@@ -79,7 +79,7 @@ impl Model {
         let mut ops = Vec::new();
         for (key, route) in &routes {
             if self.routes.get(key) != Some(route) {
-                ops.push(Op::KernelRoute(key.clone(), Some(route.clone())));
+                ops.push(Op::KernelRoute(key.clone(), Some(Box::new(route.clone()))));
             }
         }
         let gone = self.routes.keys().filter(|key| !routes.contains_key(key));
