@@ -158,6 +158,12 @@ impl Calculator {
         !self.has_resolved && self.resolver.is_new()
     }
 
+    /// Returns how many prefixes are named by what has changed since the last time, about.
+    #[must_use]
+    pub fn named(&self) -> usize {
+        self.resolver.touched_len()
+    }
+
     /// Of what [`resolve`](Self::resolve) would return, returns what must be made before what depends on routes.
     /// Only where [nothing has been computed](Self::is_new).
     pub fn resolve_first(&mut self) -> Vec<Op> {

@@ -21,6 +21,31 @@ use crate::ordered::{self, Walk, beyond};
 /// To search for a key takes as long as to pass by so many.
 const SEARCH: usize = 64;
 
+/// Keys that are absent on both sides, in order, with what they should be.
+#[derive(Clone, Debug)]
+pub(crate) struct Fresh<K, V>(Vec<(K, Entry<V>)>);
+
+impl<K, V> Default for Fresh<K, V> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<K, V> Fresh<K, V> {
+    /// Adds a key that comes after all others.
+    pub(crate) fn push(&mut self, key: K, value: V) {
+        self.0.push((key, Entry::Wanted(value)));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn keys(&self) -> impl DoubleEndedIterator<Item = &K> {
+        self.0.iter().map(|(key, _)| key)
+    }
+}
+
 /// Tracks where a desired map and an actual map disagree. See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct DeltaTracker<K, V> {
@@ -49,12 +74,10 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
         }))
     }
 
-    /// Says what keys should be that are absent on both sides; they come in order.
-    pub(crate) fn set_new(&mut self, all: Vec<(K, V)>) {
+    /// Says what keys should be that are absent on both sides.
+    pub(crate) fn set_new(&mut self, all: Fresh<K, V>) {
         self.counts.desired += all.len();
-        let all = all.into_iter();
-        let all = all.map(|(key, value)| (key, Entry::Wanted(value)));
-        ordered::absorb(&mut self.entries, all);
+        ordered::absorb(&mut self.entries, all.0.into_iter());
     }
 
     /// Says what `key` was found to be.

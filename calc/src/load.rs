@@ -5,11 +5,12 @@ use ipc_proto::Op;
 
 use crate::{
     calculator::Calculator,
-    reconciler::{Output, Reconciler, Unplaced},
+    reconciler::{Load, Output, Reconciler, Unplaced},
 };
 
-/// As [`Calculator::resolve`], but if nothing was computed so far and the BPF route maps are empty, what can be
-/// sent at once is `sent`, and the reconciler told of it. Returns what it is still to be told.
+/// As [`Calculator::resolve`], but if nothing was computed so far, the BPF route maps are empty, and what is to be
+/// computed is more than a batch, what can be sent at once is `sent`, and the reconciler told of it. Returns
+/// what it is still to be told.
 ///
 /// Only once the datastore has shown all that it holds.
 pub fn resolve(
@@ -18,7 +19,8 @@ pub fn resolve(
     mut sent: impl FnMut(Output),
 ) -> Vec<Op> {
     let load = calculator.is_new().then(|| reconciler.load()).flatten();
-    let Some(mut load) = load else {
+    let is_much = |load: &Load<'_>| calculator.named() > load.size();
+    let Some(mut load) = load.filter(is_much) else {
         return calculator.resolve();
     };
     let begun = load.begin(calculator.resolve_first(), &mut sent);

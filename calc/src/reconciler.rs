@@ -254,6 +254,8 @@ impl Reconciler {
         self.flows.want(op);
         let ends = self.grace.ends_with(op);
         self.tables.spare_none_for(op);
+        // They are to be removed, as soon as the new one is there.
+        self.reread |= self.tables.claims_others(op);
         if ends {
             self.tables
                 .spare_only(|route| self.grace.until(route).is_some());

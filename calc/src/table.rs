@@ -36,7 +36,7 @@ use self::{
     ready::Ready,
     told::Told,
 };
-use crate::delta::{Actual, Change, DeltaTracker, Turn};
+use crate::delta::{Actual, Change, DeltaTracker, Fresh, Turn};
 
 /// What an outcome means for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,16 +123,13 @@ impl<K: Kind> Table<K> {
         self.unknown = true;
     }
 
-    /// Says what keys should be that are neither wanted nor there; they come in order.
-    pub(crate) fn want_new(&mut self, all: Vec<(K::Key, K::Value)>) {
-        if all.is_empty() {
-            return;
+    /// Says what keys should be that are neither wanted nor there.
+    pub(crate) fn want_new(&mut self, all: Fresh<K::Key, K::Value>) {
+        if all.len() > 0 {
+            let mut keys = all.keys().cloned().collect();
+            self.ready.of_mut(Change::Insert).append(&mut keys);
+            self.tracker.set_new(all);
         }
-        let keys = all.iter().map(|(key, _)| key.clone());
-        self.ready
-            .of_mut(Change::Insert)
-            .append(&mut keys.collect());
-        self.tracker.set_new(all);
     }
 
     /// Says that all is as it is known to be, has what failed tried once more, and returns the keys

@@ -16,7 +16,7 @@ use std::{
 };
 
 use ipc_proto::{
-    Ack, Batch, BpfRoute, Feed, Hello, Incarnation, Lease, LinkState, Observed, Op, Page,
+    Ack, Batch, BpfRoute, Feed, Hello, Incarnation, Lease, LinkState, Observed, Op, OpError, Page,
     PageRequest, Welcome, bus, codec,
 };
 use ipnet::IpNet;
@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) asked: Arc<Notify>,
     lease: u64,
     prepared: Option<ByteBuf>,
+    /// Whether the first step of each batch fails.
+    pub(crate) fails: bool,
     /// How many batches were applied by their number alone.
     pub(crate) by_number: usize,
 }
@@ -60,6 +62,7 @@ impl Default for Helper {
             asked: Arc::default(),
             lease: 0,
             prepared: None,
+            fails: false,
             by_number: 0,
         })))
     }
@@ -181,9 +184,10 @@ impl Helper {
                 other => panic!("{other:?}"),
             }
         }
+        let failed = state.fails.then(|| (0, OpError::Denied("no".to_owned())));
         Ok(encode(&Ack {
             id: batch.id,
-            failed: Vec::new(),
+            failed: failed.into_iter().collect(),
         }))
     }
 }

@@ -137,67 +137,91 @@ async fn all_pages_are_read_and_a_batch_is_carried_out() {
     assert_eq!(bench.helper.0.lock().unwrap().bpf.len(), 2);
 }
 
-#[tokio::test]
-async fn a_prepared_batch_is_applied_by_its_number_and_another_in_full() {
-    let mut bench = Bench::new();
-    let (_connection, requests) = bench.connect().await;
-    let (welcome, _) = bench.welcome(&requests).await;
-    let numbered = |id| Batch {
+/// Returns a batch under this number.
+fn numbered(lease: Lease, id: u64) -> Batch {
+    Batch {
         id: BatchId(id),
-        ..set(welcome.lease)
-    };
-    for (requested, by_number) in [
-        (
-            vec![Request::Prepare(numbered(1)), Request::Apply(numbered(1))],
-            1,
-        ),
-        (
-            vec![Request::Prepare(numbered(2)), Request::Apply(numbered(3))],
-            0,
-        ),
-        (vec![Request::Apply(numbered(4))], 0),
-        (
-            vec![
-                Request::Prepare(numbered(5)),
-                Request::Prepare(numbered(6)),
-                Request::Apply(numbered(6)),
-            ],
-            1,
-        ),
-    ] {
-        bench.helper.0.lock().unwrap().by_number = 0;
-        for request in requested {
-            requests.send(request).unwrap();
-        }
-        match bench.event().await {
-            Event::Ack(ack) => assert_eq!(ack.failed, []),
-            other => panic!("{other:?}"),
-        }
-        assert_eq!(bench.helper.0.lock().unwrap().by_number, by_number);
+        ..set(lease)
     }
 }
 
 #[tokio::test]
-async fn what_is_to_be_prepared_does_not_overtake_what_was_prepared_before() {
+async fn what_follows_is_sent_ahead_and_carried_out_by_its_number() {
     let mut bench = Bench::new();
     let (_connection, requests) = bench.connect().await;
-    let (welcome, _) = bench.welcome(&requests).await;
-    // All wait before the first is looked at.
-    for id in 1..=8 {
-        let batch = Batch {
-            id: BatchId(id),
-            ..set(welcome.lease)
-        };
-        requests.send(Request::Prepare(batch.clone())).unwrap();
-        requests.send(Request::Apply(batch)).unwrap();
+    let Welcome { lease, .. } = bench.welcome(&requests).await.0;
+    requests.send(Request::Apply(numbered(lease, 1))).unwrap();
+    for id in 2..=8 {
+        requests.send(Request::Follow(numbered(lease, id))).unwrap();
     }
     for id in 1..=8 {
         match bench.event().await {
-            Event::Ack(ack) => assert_eq!(ack.id, BatchId(id)),
+            Event::Ack(ack) => assert_eq!((ack.id, ack.failed), (BatchId(id), Vec::new())),
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(bench.helper.0.lock().unwrap().by_number, 8);
+    let by_number = bench.helper.0.lock().unwrap().by_number;
+    assert_eq!(by_number, 7, "all but the first");
+    // It is not held up by what has ended.
+    requests.send(Request::Follow(numbered(lease, 9))).unwrap();
+    let event = bench.event().await;
+    assert!(matches!(event, Event::Ack(Ack { id: BatchId(9), .. })));
+}
+
+#[tokio::test]
+async fn nothing_follows_what_failed_or_was_called_back() {
+    let mut bench = Bench::new();
+    let (_connection, requests) = bench.connect().await;
+    let Welcome { lease, .. } = bench.welcome(&requests).await.0;
+    let mut number = 0;
+    for fails in [true, false] {
+        let mut next = || {
+            number += 1;
+            numbered(lease, number)
+        };
+        bench.helper.0.lock().unwrap().fails = fails;
+        let first = next();
+        let id = first.id;
+        requests.send(Request::Apply(first)).unwrap();
+        if fails {
+            let event = bench.event().await;
+            assert!(matches!(event, Event::Ack(ack) if ack.id == id && ack.failed.len() == 1));
+            requests.send(Request::Follow(next())).unwrap();
+            requests.send(Request::Recall).unwrap();
+            let event = bench.event().await;
+            assert!(matches!(event, Event::Recalled(None)), "{event:?}");
+        } else {
+            // These wait before the first of them is looked at.
+            requests.send(Request::Follow(next())).unwrap();
+            requests.send(Request::Recall).unwrap();
+            requests.send(Request::Follow(next())).unwrap();
+            let mut sent = Vec::new();
+            let in_flight = loop {
+                match bench.event().await {
+                    Event::Ack(ack) => sent.push(ack.id),
+                    Event::Recalled(in_flight) => break in_flight,
+                    other => panic!("{other:?}"),
+                }
+            };
+            // At whatever moment that came, what is in flight is answered and nothing more is sent.
+            if let Some(in_flight) = in_flight {
+                let event = bench.event().await;
+                assert!(matches!(event, Event::Ack(ack) if ack.id == in_flight));
+                sent.push(in_flight);
+            }
+            assert!(sent.len() <= 2 && sent.first() == Some(&id), "{sent:?}");
+        }
+        // Whoever starts anew is served.
+        let last = next();
+        let id = last.id;
+        bench.helper.0.lock().unwrap().fails = false;
+        requests.send(Request::Apply(last)).unwrap();
+        let event = bench.event().await;
+        assert!(
+            matches!(&event, Event::Ack(ack) if ack.id == id),
+            "{event:?}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -165,8 +165,11 @@ proptest! {
                     let is_new = |key: &u8| {
                         !model.actual.contains_key(key) && !model.desired.contains_key(key)
                     };
-                    let new = all.into_iter().filter(|(key, _)| is_new(key));
-                    tracker.set_new(new.collect());
+                    let mut new = Fresh::default();
+                    for (key, value) in all.into_iter().filter(|(key, _)| is_new(key)) {
+                        new.push(key, value);
+                    }
+                    tracker.set_new(new);
                     None
                 }
                 Step::Replace(all) => {

@@ -180,8 +180,9 @@ impl Bench {
                     self.notices.push(notice);
                     continue;
                 }
-                Output::Prepare(_) => continue,
-                Output::Hello(_) => panic!("a doubt"),
+                output @ (Output::Hello(_) | Output::Follow(_) | Output::Recall) => {
+                    panic!("{output:?}")
+                }
             };
             let lane = match batch.lane {
                 Lane::State => &mut self.state,

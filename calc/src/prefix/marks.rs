@@ -19,6 +19,11 @@ impl Marks {
         }
     }
 
+    /// Returns how many there are, some of them more than once.
+    pub(crate) fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
     /// Returns all, each once and in order, and forgets them.
     pub(crate) fn take(&mut self) -> Vec<IpNet> {
         let Self { mut v4, mut v6 } = std::mem::take(self);

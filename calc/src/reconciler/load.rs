@@ -12,28 +12,28 @@ use ipc_proto::{BpfRoute, KernelRoute, Op, RouteKey, Step};
 use ipnet::IpNet;
 
 use super::{Grant, Output, Peer, Reconciler, Unplaced, plan::Recall, steps::Steps};
-use crate::prefix::Prefix;
+use crate::{delta::Fresh, prefix::Prefix};
 
 /// What is new, in order.
 #[derive(Debug, Default)]
 struct Runs {
     /// Of one map.
-    entries: Vec<(Prefix, BpfRoute)>,
-    routes: Vec<(RouteKey, KernelRoute)>,
+    entries: Fresh<Prefix, BpfRoute>,
+    routes: Fresh<RouteKey, KernelRoute>,
 }
 
 impl Runs {
     /// Returns whether an entry can come next.
     fn take_entry(&self, prefix: &IpNet) -> bool {
-        let last = self.entries.last();
-        last.is_none_or(|(last, _)| {
+        let last = self.entries.keys().next_back();
+        last.is_none_or(|last| {
             *last < Prefix(*prefix) && last.0.max_prefix_len() == prefix.max_prefix_len()
         })
     }
 
     /// Returns whether a route can come next.
     fn take_route(&self, key: &RouteKey) -> bool {
-        self.routes.last().is_none_or(|(last, _)| last < key)
+        self.routes.keys().next_back().is_none_or(|last| last < key)
     }
 }
 
@@ -64,13 +64,13 @@ impl Reconciler {
                 && runs.take_entry(prefix)
                 && self.tables.is_new_entry(prefix)
             {
-                runs.entries.push((Prefix(*prefix), route.clone()));
+                runs.entries.push(Prefix(*prefix), route.clone());
             } else if let Op::KernelRoute(key, Some(route)) = &op
                 && many_routes
                 && runs.take_route(key)
                 && self.tables.is_new_route(key)
             {
-                runs.routes.push((key.clone(), (**route).clone()));
+                runs.routes.push(key.clone(), (**route).clone());
             } else {
                 self.end(&mut runs);
                 result = result.and(self.tables.want(op));
@@ -92,8 +92,8 @@ pub struct Load<'a> {
     reconciler: &'a mut Reconciler,
     grant: Grant,
     /// The entries of each map, in order.
-    v4: Vec<(Prefix, BpfRoute)>,
-    v6: Vec<(Prefix, BpfRoute)>,
+    v4: Fresh<Prefix, BpfRoute>,
+    v6: Fresh<Prefix, BpfRoute>,
 }
 
 impl Reconciler {
@@ -107,8 +107,8 @@ impl Reconciler {
         is_first.then_some(Load {
             reconciler: self,
             grant,
-            v4: Vec::new(),
-            v6: Vec::new(),
+            v4: Fresh::default(),
+            v6: Fresh::default(),
         })
     }
 }
@@ -145,7 +145,7 @@ impl Load<'_> {
                 IpNet::V4(_) => &mut self.v4,
                 IpNet::V6(_) => &mut self.v6,
             };
-            map.push((Prefix(*prefix), route.clone()));
+            map.push(Prefix(*prefix), route.clone());
             map.len() <= max
         }));
         self.send(steps.into_batches(), sent);
@@ -158,7 +158,7 @@ impl Load<'_> {
     /// As [`begin`](Self::begin).
     pub fn end(self, ops: Vec<Op>) -> Result<(), Unplaced> {
         for entries in [self.v4, self.v6] {
-            self.reconciler.tables.want_new(entries, Vec::new());
+            self.reconciler.tables.want_new(entries, Fresh::default());
         }
         self.reconciler.take_in(ops)
     }

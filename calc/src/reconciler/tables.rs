@@ -14,14 +14,15 @@ use std::{
 };
 
 use ipc_proto::{
-    BpfRoute, KernelRoute, Link, Op, OpError, Rival, Rivals, RouteKey, Tunnel, TunnelDevice, view,
+    BpfRoute, KernelRoute, Link, LinkAddressKey, Op, OpError, Rival, Rivals, RouteKey, Tunnel,
+    TunnelDevice, view,
 };
 use ipnet::IpNet;
 
 pub use self::rows::Page;
 use super::{devices::Finding, notice::Notice, readings::Drift, rivals::RivalsByPrefix};
 use crate::{
-    delta::Actual,
+    delta::{Actual, Fresh},
     flows::{Lead, Leads, Owner, Pods, is_others, of_bpf, of_kernel},
     prefix::Prefix,
     reading::All,
@@ -44,6 +45,8 @@ pub(super) struct Tables {
     neighbours: Table<Neighbours>,
     fdb: Table<Fdb>,
     link_addresses: Table<LinkAddresses>,
+    /// The addresses that are not ours as long as none of their family is wanted on their link.
+    others_addresses: BTreeSet<LinkAddressKey>,
     bpf_v4: Table<BpfRoutes>,
     bpf_v6: Table<BpfRoutes>,
     kernel_routes: Table<KernelRoutes>,
@@ -92,17 +95,17 @@ impl Tables {
         self.syncs_routes().then_some(&self.kernel_routes)
     }
 
-    /// Says what entries of one BPF route map and what routes should be, which are in order and all
-    /// new.
+    /// Says what entries of one BPF route map and what routes should be, all of which are new.
     pub(super) fn want_new(
         &mut self,
-        entries: Vec<(Prefix, BpfRoute)>,
-        routes: Vec<(RouteKey, KernelRoute)>,
+        entries: Fresh<Prefix, BpfRoute>,
+        routes: Fresh<RouteKey, KernelRoute>,
     ) {
-        match entries.first() {
+        let first = entries.keys().next().copied();
+        match first {
             None => {}
-            Some((Prefix(IpNet::V4(_)), _)) => self.bpf_v4.want_new(entries),
-            Some((Prefix(IpNet::V6(_)), _)) => self.bpf_v6.want_new(entries),
+            Some(Prefix(IpNet::V4(_))) => self.bpf_v4.want_new(entries),
+            Some(Prefix(IpNet::V6(_))) => self.bpf_v6.want_new(entries),
         }
         self.kernel_routes.want_new(routes);
     }

@@ -112,7 +112,8 @@ impl Bench {
             }
             Some(
                 other @ (Output::Hello(_)
-                | Output::Prepare(_)
+                | Output::Follow(_)
+                | Output::Recall
                 | Output::Notice(_)
                 | Output::AddressClean(_)),
             ) => panic!("{other:?}"),

@@ -30,6 +30,11 @@ impl Resolver {
         self.told.is_none() && self.records.len() == 0
     }
 
+    /// Returns how many prefixes are to be looked at, those that are named more than once be it as often.
+    pub(crate) fn touched_len(&self) -> usize {
+        self.touched.len()
+    }
+
     /// Starts to compute all routes, where [nothing was](Self::is_new). To be [ended](Building::end).
     pub(crate) fn build<'a>(&'a mut self, index: &'a Index) -> Building<'a> {
         // All is computed, whatever has changed.

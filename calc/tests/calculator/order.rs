@@ -16,7 +16,7 @@ use crate::{
     world::{Instance, World},
 };
 
-fn run(script: Vec<(Event, bool)>, shuffle: &[Index]) -> Result<World, TestCaseError> {
+fn run(script: Vec<(Event, bool)>, shuffle: &[Index], size: usize) -> Result<World, TestCaseError> {
     let mut world = World::default();
     let mut instance = Instance::default();
     // The same, but hears of all at once that comes between two calculations.
@@ -45,6 +45,10 @@ fn run(script: Vec<(Event, bool)>, shuffle: &[Index]) -> Result<World, TestCaseE
     at_once.calculator.handle_all(events.clone());
     at_once.resolve();
     prop_assert_eq!(&at_once.desired, &instance.desired, "order at once matters");
+    let mut in_parts = Instance::default();
+    in_parts.calculator.handle_all(events.clone());
+    in_parts.resolve_early(1 + size);
+    prop_assert_eq!(&in_parts.desired, &instance.desired, "parts matter");
     for event in events {
         shuffled.calculator.handle(event);
         shuffled.resolve();
@@ -52,14 +56,16 @@ fn run(script: Vec<(Event, bool)>, shuffle: &[Index]) -> Result<World, TestCaseE
     prop_assert_eq!(&shuffled.desired, &instance.desired, "order matters");
 
     let changes = world.changes(&World::default());
-    instance.calculator.handle_all(changes);
-    instance.resolve();
-    prop_assert!(
-        instance.desired.0.is_empty(),
-        "left over: {:?}",
-        instance.desired
-    );
-    prop_assert_eq!(instance.calculator.routes().count(), 0);
+    for mut instance in [instance, in_parts] {
+        instance.calculator.handle_all(changes.clone());
+        instance.resolve();
+        prop_assert!(
+            instance.desired.0.is_empty(),
+            "left over: {:?}",
+            instance.desired
+        );
+        prop_assert_eq!(instance.calculator.routes().count(), 0);
+    }
     Ok(world)
 }
 
@@ -72,8 +78,8 @@ fn neither_history_nor_order_matters() {
     });
     let seen = std::cell::RefCell::new(BTreeMap::<String, u32>::new());
     runner
-        .run(&script(), |(script, shuffle)| {
-            let world = run(script, &shuffle)?;
+        .run(&(script(), 0..8_usize), |((script, shuffle), size)| {
+            let world = run(script, &shuffle, size)?;
             let mut seen = seen.borrow_mut();
             for key in world.desired().0.into_keys() {
                 let kind = key.split(' ').next().unwrap_or_default();

@@ -119,17 +119,32 @@ impl Default for Instance {
 
 impl Instance {
     pub(crate) fn resolve(&mut self) {
-        let mut last = 0;
-        for op in self.calculator.resolve() {
-            let (kind, key, value) = text(&op);
-            assert!(last <= kind, "kinds are out of order at {key}");
-            last = kind;
-            let former = match value.clone() {
-                Some(value) => self.desired.0.insert(key.clone(), value),
-                None => self.desired.0.remove(&key),
-            };
-            assert_ne!(former, value, "{key}: an op that changes nothing");
-        }
+        let ops = self.calculator.resolve();
+        self.desired.take(ops);
+    }
+
+    /// As [`resolve`](Self::resolve) the first time, in parts of so many prefixes.
+    pub(crate) fn resolve_early(&mut self, size: usize) {
+        assert!(self.calculator.is_new());
+        let Self {
+            calculator,
+            desired,
+        } = self;
+        desired.take(calculator.resolve_first());
+        let mut last = None;
+        let rest = calculator.resolve_early(size, |ops| {
+            assert!(ops.len() <= size);
+            for op in &ops {
+                let Op::BpfRoute(prefix, Some(_)) = op else {
+                    panic!("{op:?} comes early")
+                };
+                assert!(prefix.prefix_len() < prefix.max_prefix_len());
+                assert!(last.replace(*prefix).is_none_or(|last| last < *prefix));
+            }
+            desired.take(ops);
+        });
+        assert!(!calculator.is_new());
+        desired.take(rest);
     }
 }
 
@@ -138,6 +153,20 @@ impl Instance {
 pub(crate) struct Desired(pub(crate) BTreeMap<String, String>);
 
 impl Desired {
+    fn take(&mut self, ops: Vec<Op>) {
+        let mut last = 0;
+        for op in ops {
+            let (kind, key, value) = text(&op);
+            assert!(last <= kind, "kinds are out of order at {key}");
+            last = kind;
+            let former = match value.clone() {
+                Some(value) => self.0.insert(key.clone(), value),
+                None => self.0.remove(&key),
+            };
+            assert_ne!(former, value, "{key}: an op that changes nothing");
+        }
+    }
+
     /// One line for each key, in order.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.0

@@ -306,7 +306,7 @@ impl Node {
             ..
         } = self;
         let load = calculator.is_new().then(|| reconciler.load()).flatten();
-        let result = if let Some(mut load) = load {
+        let result = if let Some(mut load) = load.filter(|load| calculator.named() > load.size()) {
             let mut send = |output| early.push(output);
             let begun = load.begin(wanted.note(calculator.resolve_first()), &mut send);
             let rest = calculator.resolve_early(load.size(), |ops| {

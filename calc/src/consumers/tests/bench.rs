@@ -11,7 +11,10 @@ use std::{collections::BTreeMap, time::Instant};
 use ipc_proto::{Ack, Batch, Incarnation, Lease, Observed, Op, OpError, Welcome};
 
 use super::*;
-use crate::reconciler::{Input, Output, Reconciler};
+use crate::{
+    dataplane::Train,
+    reconciler::{Input, Output, Reconciler},
+};
 
 /// See the [module](self).
 pub(super) struct Bench {
@@ -22,6 +25,7 @@ pub(super) struct Bench {
     /// Of which it cannot be told what they are.
     pub(super) unreadable: BTreeSet<IpNet>,
     pub(super) batch: Option<Batch>,
+    pub(super) train: Train,
     pub(super) max_steps: u32,
     pub(super) now: Instant,
 }
@@ -35,6 +39,7 @@ impl Bench {
             kernel: BTreeMap::new(),
             unreadable: BTreeSet::new(),
             batch: None,
+            train: Train::default(),
             max_steps: 5000,
             now: Instant::now(),
         }
@@ -89,8 +94,16 @@ impl Bench {
     pub(super) fn signals(&mut self) -> Vec<Signal> {
         while let Some(output) = self.reconciler.poll(self.now) {
             match output {
-                Output::Apply(batch) => self.batch = Some(batch),
-                Output::Prepare(_) | Output::Notice(_) | Output::AddressClean(_) => {}
+                Output::Apply(batch) => {
+                    self.train.start(&batch);
+                    self.batch = Some(batch);
+                }
+                Output::Follow(batch) => self.train.add(batch),
+                Output::Recall => {
+                    let in_flight = self.train.stop();
+                    self.handle(Input::Recalled(in_flight));
+                }
+                Output::Notice(_) | Output::AddressClean(_) => {}
                 Output::Hello(_) => panic!("nobody asked for it"),
             }
         }
@@ -123,11 +136,8 @@ impl Bench {
     pub(super) fn ack(&mut self) {
         self.apply();
         if let Some(batch) = self.batch.take() {
-            let failed = Vec::new();
-            self.handle(Input::Ack(Ack {
-                id: batch.id,
-                failed,
-            }));
+            let (id, failed) = (batch.id, Vec::new());
+            self.answer(Ack { id, failed });
         }
     }
 
@@ -140,10 +150,14 @@ impl Bench {
         };
         let failed = (0..).zip(&batch.steps);
         let failed = failed.map(|(index, _)| (index, error.clone())).collect();
-        self.handle(Input::Ack(Ack {
-            id: batch.id,
-            failed,
-        }));
+        let id = batch.id;
+        self.answer(Ack { id, failed });
+    }
+
+    fn answer(&mut self, ack: Ack) {
+        self.train.answered(&ack);
+        self.batch = self.train.next().map(|(batch, _)| batch);
+        self.handle(Input::Ack(ack));
     }
 
     pub(super) fn page(&self, after: &str) -> Option<SnapshotPage> {

@@ -1,6 +1,6 @@
 //! What a reading of the kernel says of all tables.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{collections::BTreeSet, ops::RangeInclusive, time::Instant};
 
 use ipc_proto::{KernelRoute, Known, Link, LinkAddressKey, LinkState, Many, Op, RouteKey};
 
@@ -89,18 +89,28 @@ impl Tables {
     }
 
     /// Leaves out addresses that are not ours, where none of their family is wanted on that link.
-    fn less_others_addresses(&self, mut read: All<LinkAddressKey, ()>) -> All<LinkAddressKey, ()> {
-        let is_peer = |other: &LinkAddressKey| {
-            let key = |address| LinkAddressKey {
-                link: other.link.clone(),
-                address,
-            };
-            let [first, last] = Family::of(other.address).ends();
-            let mut wanted = self.link_addresses.wanted(key(first)..=key(last));
+    fn less_others_addresses(
+        &mut self,
+        mut read: All<LinkAddressKey, ()>,
+    ) -> All<LinkAddressKey, ()> {
+        let has_wanted = |other: &LinkAddressKey| {
+            let mut wanted = self.link_addresses.wanted(of_the_family(other));
             wanted.next().is_some()
         };
-        read.retain(|(key, ours)| ours.is_some() || is_peer(key));
+        let is_others =
+            |(key, ours): &mut (LinkAddressKey, Option<()>)| ours.is_none() && !has_wanted(key);
+        let others = read.extract_if(.., is_others).map(|(key, _)| key);
+        self.others_addresses = others.collect();
         read
+    }
+
+    /// Returns whether an address that is wanted makes others ours that the last reading has left out.
+    pub(in crate::reconciler) fn claims_others(&self, wanted: &Op) -> bool {
+        let Op::LinkAddress(key, true) = wanted else {
+            return false;
+        };
+        let mut others = self.others_addresses.range(of_the_family(key));
+        others.next().is_some()
     }
 
     /// Returns the links on which an IPv4 address that was there is not as it was: others have taken it
@@ -112,6 +122,16 @@ impl Tables {
         let lost = known.filter(|key| key.address.is_ipv4() && !right.contains(key));
         lost.map(|key| key.link.clone()).collect()
     }
+}
+
+/// Returns the keys of all addresses on the same link that are of the same family.
+fn of_the_family(key: &LinkAddressKey) -> RangeInclusive<LinkAddressKey> {
+    let key_of = |address| LinkAddressKey {
+        link: key.link.clone(),
+        address,
+    };
+    let [first, last] = Family::of(key.address).ends();
+    key_of(first)..=key_of(last)
 }
 
 /// As [`resync`]; nothing was read of what is as it is known to be.

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::dataplane::Train;
 
 fn any_op() -> impl Strategy<Value = Op> {
     prop_oneof![
@@ -88,4 +89,138 @@ proptest! {
         });
         prop_assert_eq!(at_once, one_by_one);
     }
+}
+
+/// Starts with an empty kernel and batches of two.
+fn empty() -> Bench {
+    let mut bench = Bench::starting();
+    bench.connect(Vec::new());
+    if let Peer::Idle(grant) = &mut bench.calc.peer {
+        grant.max_steps = 2;
+    }
+    bench
+}
+
+/// Has all outputs, and what follows from them, carried out but for the batch of this place, which fails; returns
+/// what was asked for.
+fn carry_out(bench: &mut Bench, early: Vec<Output>, fails: Option<usize>) -> Vec<Op> {
+    let (mut train, mut asked) = (Train::default(), Vec::new());
+    let mut early = early.into_iter();
+    for place in 0.. {
+        let mut batch = None;
+        while let Some(output) = early.next().or_else(|| bench.poll()) {
+            match output {
+                Output::Apply(first) => {
+                    train.start(&first);
+                    batch = Some(first);
+                }
+                Output::Follow(next) => train.add(next),
+                Output::Recall => {
+                    let in_flight = train.stop();
+                    bench.handle(Input::Recalled(in_flight));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let Some(batch) = batch.or_else(|| Some(train.next()?.0)) else {
+            break;
+        };
+        let failed = fails == Some(place);
+        let failed = failed.then(|| (0, denied())).into_iter().collect();
+        let ack = Ack {
+            id: batch.id,
+            failed,
+        };
+        train.answered(&ack);
+        asked.extend(batch.steps.into_iter().map(|step| step.op));
+        bench.handle(Input::Ack(ack));
+    }
+    asked
+}
+
+#[test]
+fn a_first_load_is_sent_as_it_comes_and_ends_as_if_all_were_wanted_at_once() {
+    let early: Vec<Op> = (1..=5).map(|n| bpf(n, Some(1))).collect();
+    let rest = vec![bpf(9, Some(1)), route(true)];
+    let all = [vec![neighbour(Some(1))], early.clone(), rest.clone()].concat();
+    for fails in [None, Some(0), Some(2), Some(3)] {
+        let mut bench = empty();
+        let mut sent = Vec::new();
+        let mut load = bench.calc.load().unwrap();
+        load.begin(vec![neighbour(Some(1))], |output| sent.push(output))
+            .unwrap();
+        for part in early.chunks(load.size()) {
+            load.add(part.to_vec(), |output| sent.push(output));
+        }
+        load.end(rest.clone()).unwrap();
+        assert_eq!(sent.len(), 4);
+        assert_eq!(bench.calc.totals().desired, all.len());
+        assert!(!bench.calc.is_in_sync());
+        bench.handle(Input::InSync { complete: true });
+        let mut asked = carry_out(&mut bench, sent, fails);
+        bench.notices();
+        assert_eq!(bench.poll(), None);
+        let counts = bench.calc.totals();
+        assert_eq!(
+            (counts.pending, counts.held),
+            (0, usize::from(fails.is_some()))
+        );
+        if fails.is_none() {
+            assert_eq!(asked, all);
+        }
+        asked.sort_by_key(|op| format!("{op:?}"));
+        asked.dedup();
+        let mut all = all.clone();
+        all.sort_by_key(|op| format!("{op:?}"));
+        assert_eq!(asked, all, "each of them was asked for");
+    }
+}
+
+#[test]
+fn nothing_is_swept_while_all_that_is_wanted_is_not_known() {
+    let mut bench = Bench::starting();
+    bench.connect(vec![observed(route(true))]);
+    bench.handle(Input::InSync { complete: true });
+    let mut sent = Vec::new();
+    let mut load = bench.calc.load().unwrap();
+    load.begin(Vec::new(), |output| sent.push(output)).unwrap();
+    load.add(vec![bpf(1, Some(1))], |output| sent.push(output));
+    load.end(vec![route(true)]).unwrap();
+    assert_eq!(carry_out(&mut bench, sent, None), [bpf(1, Some(1))]);
+    assert!(bench.calc.is_in_sync());
+}
+
+#[test]
+fn of_more_than_a_map_holds_no_more_is_sent_at_first_than_it_does() {
+    // It holds three.
+    let mut bench = empty();
+    let mut sent = Vec::new();
+    let mut load = bench.calc.load().unwrap();
+    for n in [1, 3, 5] {
+        let part = vec![bpf(n, Some(1)), bpf(n + 1, Some(1))];
+        load.add(part, |output| sent.push(output));
+    }
+    load.end(Vec::new()).unwrap();
+    let steps = sent.iter().map(|output| match output {
+        Output::Apply(batch) | Output::Follow(batch) => batch.steps.len(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(steps.collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(bench.calc.totals().desired, 6);
+}
+
+#[test]
+fn a_load_begins_only_where_the_helper_waits_and_the_maps_are_empty_and_known() {
+    assert!(Bench::starting().calc.load().is_none());
+    let mut bench = empty();
+    assert!(bench.calc.load().is_some());
+    bench.want(&bpf(1, Some(1)));
+    assert!(bench.calc.load().is_none());
+    let mut bench = Bench::new(vec![observed(bpf(1, Some(1)))]);
+    assert!(bench.calc.load().is_none());
+    let mut bench = empty();
+    bench.handle(Input::InSync { complete: true });
+    bench.want(&neighbour(Some(1)));
+    assert_eq!(bench.ops().len(), 1);
+    assert!(bench.calc.load().is_none());
 }

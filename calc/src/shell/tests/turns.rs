@@ -22,7 +22,7 @@ use tokio::sync::{broadcast, oneshot};
 use super::*;
 use crate::{
     consumers::Signal,
-    dataplane::{Event, Request},
+    dataplane::{Event, Request, Train},
     datastore::Standing,
     event::{self, Pool},
 };
@@ -36,6 +36,7 @@ struct Bench {
     now: Instant,
     requests: mpsc::UnboundedReceiver<Request>,
     way: mpsc::UnboundedSender<Request>,
+    train: Train,
     signals: broadcast::Receiver<std::sync::Arc<Signal>>,
     _face: Signals,
     /// What the helper has made.
@@ -63,6 +64,7 @@ impl Bench {
             now,
             requests,
             way,
+            train: Train::default(),
             _face: face,
             kernel: BTreeMap::new(),
             max_steps: 5000,
@@ -138,13 +140,22 @@ impl Bench {
 
     /// Returns the batch that is asked for, if any is.
     fn batch(&mut self) -> Option<Batch> {
-        loop {
-            match self.requests.try_recv().ok()? {
-                Request::Apply(batch) => return Some(batch),
-                Request::Prepare(_) => {}
+        while let Ok(request) = self.requests.try_recv() {
+            match request {
+                Request::Apply(batch) => {
+                    self.train.start(&batch);
+                    return Some(batch);
+                }
+                Request::Follow(batch) => self.train.add(batch),
+                Request::Recall => {
+                    let in_flight = self.train.stop();
+                    self.dataplane(Event::Recalled(in_flight));
+                    self.turn();
+                }
                 Request::Hello(_) => panic!("a reading"),
             }
         }
+        self.train.next().map(|(batch, _)| batch)
     }
 
     /// Expects a batch and returns its number and how many steps it has.
@@ -163,7 +174,9 @@ impl Bench {
 
     /// The helper has carried out a batch, but for these steps.
     fn ack(&mut self, id: BatchId, failed: Vec<(u32, OpError)>) {
-        self.dataplane(Event::Ack(Ack { id, failed }));
+        let ack = Ack { id, failed };
+        self.train.answered(&ack);
+        self.dataplane(Event::Ack(ack));
         assert!(!self.turn(), "an answer is no input");
     }
 

@@ -120,13 +120,15 @@ impl World {
             return Ok(());
         };
         let node = &node.body;
-        peers::sent(
-            &batch.steps,
-            &node.peers,
-            &node.wanted.ever,
-            &self.kernel,
-            &self.policy,
-        )?;
+        if !is_late {
+            peers::sent(
+                &batch.steps,
+                &node.peers,
+                &node.wanted.ever,
+                &self.kernel,
+                &self.policy,
+            )?;
+        }
         let ipv6 = |prefix: &ipnet::IpNet| matches!(prefix, ipnet::IpNet::V6(_));
         let is_crowded = [false, true].into_iter().any(|family| {
             let here = self
