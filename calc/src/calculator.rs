@@ -193,12 +193,9 @@ impl Calculator {
             let known = routes.len();
             building.add(size, &mut routes);
             let mut ops = Vec::with_capacity(size);
+            let part = routes.get(known..).unwrap_or_default();
             for kind in &mut self.kinds {
-                kind.resolve_early(
-                    routes.get(known..).unwrap_or_default(),
-                    &self.index,
-                    &mut ops,
-                );
+                kind.resolve_early(part, building.left(), &self.index, &mut ops);
             }
             early(ops);
         }

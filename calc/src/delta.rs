@@ -32,6 +32,11 @@ impl<K, V> Default for Fresh<K, V> {
 }
 
 impl<K, V> Fresh<K, V> {
+    /// Starts with room for so many: what is not used costs nothing.
+    pub(crate) fn with_capacity(count: usize) -> Self {
+        Self(Vec::with_capacity(count))
+    }
+
     /// Adds a key that comes after all others.
     pub(crate) fn push(&mut self, key: K, value: V) {
         self.0.push((key, Entry::Wanted(value)));

@@ -60,8 +60,15 @@ pub(crate) trait Kind: Debug {
 
     /// Of the first routes that there are, given part by part and in order, computes ahead of
     /// [`resolve_batch`](Self::resolve_batch) what depends on nothing but the route of a prefix of more than one
-    /// address, if it does so; those come in order.
-    fn resolve_early(&mut self, _routes: &[Changed], _index: &Index, _ops: &mut Vec<Op>) {}
+    /// address, if it does so; those come in order. So many prefixes are left.
+    fn resolve_early(
+        &mut self,
+        _routes: &[Changed],
+        _left: usize,
+        _index: &Index,
+        _ops: &mut Vec<Op>,
+    ) {
+    }
 }
 
 /// All that a kind may look at.

@@ -5,7 +5,7 @@ use ipc_proto::Op;
 
 use crate::{
     calculator::Calculator,
-    reconciler::{Load, Output, Reconciler, Unplaced},
+    reconciler::{Output, Reconciler, Unplaced},
 };
 
 /// As [`Calculator::resolve`], but if nothing was computed so far, the BPF route maps are empty, and what is to be
@@ -18,9 +18,9 @@ pub fn resolve(
     reconciler: &mut Reconciler,
     mut sent: impl FnMut(Output),
 ) -> Vec<Op> {
-    let load = calculator.is_new().then(|| reconciler.load()).flatten();
-    let is_much = |load: &Load<'_>| calculator.named() > load.size();
-    let Some(mut load) = load.filter(is_much) else {
+    let is_new = calculator.is_new();
+    let load = is_new.then(|| reconciler.load(calculator.named()));
+    let Some(mut load) = load.flatten() else {
         return calculator.resolve();
     };
     let begun = load.begin(calculator.resolve_first(), &mut sent);

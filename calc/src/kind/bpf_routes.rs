@@ -128,8 +128,9 @@ impl Kind for BpfRoutes {
         true
     }
 
-    fn resolve_early(&mut self, routes: &[Changed], index: &Index, ops: &mut Vec<Op>) {
+    fn resolve_early(&mut self, routes: &[Changed], left: usize, index: &Index, ops: &mut Vec<Op>) {
         let mut early = self.early.take().unwrap_or_default();
+        early.reserve(routes.len() + left);
         for (cidr, route) in routes
             .iter()
             .filter(|(cidr, _)| self.settings.is_early(cidr))

@@ -55,6 +55,12 @@ impl<V> Default for Run<V> {
 }
 
 impl<V> Run<V> {
+    /// Has room for so many more, of either family: what is not used costs nothing.
+    pub(crate) fn reserve(&mut self, count: usize) {
+        self.v4.reserve(count);
+        self.v6.reserve(count);
+    }
+
     pub(crate) fn push(&mut self, net: IpNet, value: V) {
         match net {
             IpNet::V4(net) => self.v4.push((V4(net), value)),

@@ -97,18 +97,20 @@ pub struct Load<'a> {
 }
 
 impl Reconciler {
-    /// Starts a load, if the helper waits for something to do and the BPF route maps are empty, and nothing is
-    /// wanted of them. Only once the datastore has shown all that it holds; to be [ended](Load::end).
-    pub fn load(&mut self) -> Option<Load<'_>> {
+    /// Starts a load of about so many entries, if they are more than a batch, the helper waits for something to
+    /// do, the BPF route maps are empty, and nothing is wanted of them. Only once the datastore has shown all
+    /// that it holds; to be [ended](Load::end).
+    pub fn load(&mut self, count: usize) -> Option<Load<'_>> {
         let Peer::Idle(grant) = self.peer else {
             return None;
         };
+        let is_much = count > grant.max_steps;
         let is_first = self.recall == Recall::Over && self.tables.have_no_entries();
-        is_first.then_some(Load {
+        (is_much && is_first).then(|| Load {
             reconciler: self,
             grant,
-            v4: Fresh::default(),
-            v6: Fresh::default(),
+            v4: Fresh::with_capacity(count),
+            v6: Fresh::with_capacity(count),
         })
     }
 }

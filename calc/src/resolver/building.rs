@@ -39,13 +39,16 @@ impl Resolver {
     pub(crate) fn build<'a>(&'a mut self, index: &'a Index) -> Building<'a> {
         // All is computed, whatever has changed.
         self.dirty.take();
+        let named = self.touched.take();
+        let mut run = Run::default();
+        run.reserve(named.len());
         Building {
             index,
-            named: self.touched.take().into_iter(),
+            named: named.into_iter(),
             owners: index.block_owners(),
             path: Path::new(index),
             moves: self.by_node.moves(),
-            run: Run::default(),
+            run,
             records: &mut self.records,
         }
     }

@@ -305,8 +305,9 @@ impl Node {
             early,
             ..
         } = self;
-        let load = calculator.is_new().then(|| reconciler.load()).flatten();
-        let result = if let Some(mut load) = load.filter(|load| calculator.named() > load.size()) {
+        let is_new = calculator.is_new();
+        let load = is_new.then(|| reconciler.load(calculator.named()));
+        let result = if let Some(mut load) = load.flatten() {
             let mut send = |output| early.push(output);
             let begun = load.begin(wanted.note(calculator.resolve_first()), &mut send);
             let rest = calculator.resolve_early(load.size(), |ops| {

@@ -71,6 +71,7 @@ impl Bench {
     pub(super) fn connect(&mut self) {
         self.handle(Input::Disconnected);
         self.batch = None;
+        self.train = Train::default();
         self.handle(Input::Connected);
         let output = self.reconciler.poll(self.now);
         assert!(matches!(output, Some(Output::Hello(_))), "{output:?}");

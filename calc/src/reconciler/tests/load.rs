@@ -91,12 +91,13 @@ proptest! {
     }
 }
 
-/// Starts with an empty kernel and batches of two.
-fn empty() -> Bench {
+/// Starts with maps that hold ten entries, and batches of two.
+fn empty(observed: Vec<Observed>) -> Bench {
     let mut bench = Bench::starting();
-    bench.connect(Vec::new());
+    bench.connect(observed);
     if let Peer::Idle(grant) = &mut bench.calc.peer {
         grant.max_steps = 2;
+        grant.bpf_max_entries = 10;
     }
     bench
 }
@@ -119,6 +120,7 @@ fn carry_out(bench: &mut Bench, early: Vec<Output>, fails: Option<usize>) -> Vec
                     let in_flight = train.stop();
                     bench.handle(Input::Recalled(in_flight));
                 }
+                Output::Notice(_) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -144,9 +146,9 @@ fn a_first_load_is_sent_as_it_comes_and_ends_as_if_all_were_wanted_at_once() {
     let rest = vec![bpf(9, Some(1)), route(true)];
     let all = [vec![neighbour(Some(1))], early.clone(), rest.clone()].concat();
     for fails in [None, Some(0), Some(2), Some(3)] {
-        let mut bench = empty();
+        let mut bench = empty(Vec::new());
         let mut sent = Vec::new();
-        let mut load = bench.calc.load().unwrap();
+        let mut load = bench.calc.load(9).unwrap();
         load.begin(vec![neighbour(Some(1))], |output| sent.push(output))
             .unwrap();
         for part in early.chunks(load.size()) {
@@ -158,7 +160,6 @@ fn a_first_load_is_sent_as_it_comes_and_ends_as_if_all_were_wanted_at_once() {
         assert!(!bench.calc.is_in_sync());
         bench.handle(Input::InSync { complete: true });
         let mut asked = carry_out(&mut bench, sent, fails);
-        bench.notices();
         assert_eq!(bench.poll(), None);
         let counts = bench.calc.totals();
         assert_eq!(
@@ -178,11 +179,10 @@ fn a_first_load_is_sent_as_it_comes_and_ends_as_if_all_were_wanted_at_once() {
 
 #[test]
 fn nothing_is_swept_while_all_that_is_wanted_is_not_known() {
-    let mut bench = Bench::starting();
-    bench.connect(vec![observed(route(true))]);
+    let mut bench = empty(vec![observed(route(true))]);
     bench.handle(Input::InSync { complete: true });
     let mut sent = Vec::new();
-    let mut load = bench.calc.load().unwrap();
+    let mut load = bench.calc.load(9).unwrap();
     load.begin(Vec::new(), |output| sent.push(output)).unwrap();
     load.add(vec![bpf(1, Some(1))], |output| sent.push(output));
     load.end(vec![route(true)]).unwrap();
@@ -192,11 +192,10 @@ fn nothing_is_swept_while_all_that_is_wanted_is_not_known() {
 
 #[test]
 fn of_more_than_a_map_holds_no_more_is_sent_at_first_than_it_does() {
-    // It holds three.
-    let mut bench = empty();
+    let mut bench = empty(Vec::new());
     let mut sent = Vec::new();
-    let mut load = bench.calc.load().unwrap();
-    for n in [1, 3, 5] {
+    let mut load = bench.calc.load(9).unwrap();
+    for n in [1, 3, 5, 7, 9, 11] {
         let part = vec![bpf(n, Some(1)), bpf(n + 1, Some(1))];
         load.add(part, |output| sent.push(output));
     }
@@ -205,22 +204,23 @@ fn of_more_than_a_map_holds_no_more_is_sent_at_first_than_it_does() {
         Output::Apply(batch) | Output::Follow(batch) => batch.steps.len(),
         other => panic!("{other:?}"),
     });
-    assert_eq!(steps.collect::<Vec<_>>(), [2, 1]);
-    assert_eq!(bench.calc.totals().desired, 6);
+    assert_eq!(steps.collect::<Vec<_>>(), [2; 5]);
+    assert_eq!(bench.calc.totals().desired, 12);
 }
 
 #[test]
 fn a_load_begins_only_where_the_helper_waits_and_the_maps_are_empty_and_known() {
-    assert!(Bench::starting().calc.load().is_none());
-    let mut bench = empty();
-    assert!(bench.calc.load().is_some());
+    assert!(Bench::starting().calc.load(9).is_none());
+    let mut bench = empty(Vec::new());
+    assert!(bench.calc.load(2).is_none(), "that is one batch");
+    assert!(bench.calc.load(3).is_some());
     bench.want(&bpf(1, Some(1)));
-    assert!(bench.calc.load().is_none());
-    let mut bench = Bench::new(vec![observed(bpf(1, Some(1)))]);
-    assert!(bench.calc.load().is_none());
-    let mut bench = empty();
+    assert!(bench.calc.load(9).is_none());
+    let mut bench = empty(vec![observed(bpf(1, Some(1)))]);
+    assert!(bench.calc.load(9).is_none());
+    let mut bench = empty(Vec::new());
     bench.handle(Input::InSync { complete: true });
     bench.want(&neighbour(Some(1)));
     assert_eq!(bench.ops().len(), 1);
-    assert!(bench.calc.load().is_none());
+    assert!(bench.calc.load(9).is_none());
 }
