@@ -123,13 +123,19 @@ impl<K: Kind> Table<K> {
         self.unknown = true;
     }
 
-    /// Says what keys should be that are neither wanted nor there.
-    pub(crate) fn want_new(&mut self, all: Fresh<K::Key, K::Value>) {
+    /// Says what keys should be that are neither wanted nor there. The first of them, as many as were `asked`
+    /// for already, are not to be asked for again unless they are [brought back](Self::bring_back).
+    pub(crate) fn want_new(&mut self, all: Fresh<K::Key, K::Value>, asked: usize) {
         if all.len() > 0 {
-            let mut keys = all.keys().cloned().collect();
+            let mut keys = all.keys().skip(asked).cloned().collect();
             self.ready.of_mut(Change::Insert).append(&mut keys);
             self.tracker.set_new(all);
         }
+    }
+
+    /// Says that a key was not asked for after all.
+    pub(crate) fn bring_back(&mut self, key: K::Key) {
+        self.refile(key);
     }
 
     /// Says that all is as it is known to be, has what failed tried once more, and returns the keys

@@ -82,7 +82,8 @@ impl Reconciler {
 
     fn end(&mut self, runs: &mut Runs) {
         let Runs { entries, routes } = mem::take(runs);
-        self.tables.want_new(entries, routes);
+        self.tables.want_new_entries(entries, 0);
+        self.tables.want_new_routes(routes);
     }
 }
 
@@ -131,7 +132,7 @@ impl Load<'_> {
         let result = self.reconciler.take_in(ops);
         // What nobody wants so far may be wanted in a moment.
         let batches = self.reconciler.offered(self.grant, usize::MAX, false);
-        self.send(batches, sent);
+        self.send(batches, false, sent);
         result
     }
 
@@ -150,7 +151,7 @@ impl Load<'_> {
             map.push(Prefix(*prefix), route.clone());
             map.len() <= max
         }));
-        self.send(steps.into_batches(), sent);
+        self.send(steps.into_batches(), true, sent);
     }
 
     /// Says what else should be, which is sent later.
@@ -160,15 +161,22 @@ impl Load<'_> {
     /// As [`begin`](Self::begin).
     pub fn end(self, ops: Vec<Op>) -> Result<(), Unplaced> {
         for entries in [self.v4, self.v6] {
-            self.reconciler.tables.want_new(entries, Fresh::default());
+            let asked = self.grant.bpf_max_entries;
+            self.reconciler.tables.want_new_entries(entries, asked);
         }
         self.reconciler.take_in(ops)
     }
 
-    fn send(&mut self, batches: impl IntoIterator<Item = Vec<Step>>, mut sent: impl FnMut(Output)) {
+    /// Has batches sent, be it `early`: before the tables know of them.
+    fn send(
+        &mut self,
+        batches: impl IntoIterator<Item = Vec<Step>>,
+        early: bool,
+        mut sent: impl FnMut(Output),
+    ) {
         for steps in batches {
             let follows = matches!(self.reconciler.peer, Peer::Busy(_));
-            let batch = self.reconciler.number(self.grant, steps);
+            let batch = self.reconciler.number(self.grant, steps, early);
             sent(if follows {
                 Output::Follow(batch)
             } else {

@@ -71,13 +71,19 @@ impl Reconciler {
     /// Counts the keys of a table.
     #[must_use]
     pub fn counts(&self, kind: view::Kind) -> Counts {
-        self.tables.counts(kind, self.sweeps())
+        let mut counts = self.tables.counts(kind, self.sweeps());
+        if kind == view::Kind::BpfRoutes {
+            counts.pending += self.early_len();
+        }
+        counts
     }
 
     /// Counts the keys of all tables.
     #[must_use]
     pub fn totals(&self) -> Counts {
-        self.tables.totals(self.sweeps())
+        let mut counts = self.tables.totals(self.sweeps());
+        counts.pending += self.early_len();
+        counts
     }
 
     /// Returns rows of a table in the order of its keys.

@@ -21,6 +21,8 @@ const FEW: usize = 2;
 pub(super) struct Sent {
     pub(super) id: BatchId,
     pub(super) ops: Vec<Op>,
+    /// Whether it was sent before the tables knew of it: to them its changes are not to be asked for.
+    early: bool,
 }
 
 /// How things stand with batches that are to follow no longer.
@@ -40,7 +42,7 @@ impl Reconciler {
     pub(super) fn changes(&mut self, now: Instant, grant: Grant) -> Option<Batch> {
         self.tables.tick(now);
         let steps = self.offered(grant, 1, self.sweeps()).pop_front()?;
-        Some(self.number(grant, steps))
+        Some(self.number(grant, steps, false))
     }
 
     /// Returns the first batches of changes that can be made.
@@ -81,20 +83,20 @@ impl Reconciler {
             return;
         }
         for steps in ahead {
-            let batch = self.number(grant, steps);
+            let batch = self.number(grant, steps, false);
             self.following.push_back(batch);
         }
     }
 
     /// Makes a batch of steps, the last of those that are not answered.
-    pub(super) fn number(&mut self, grant: Grant, steps: Vec<Step>) -> Batch {
+    pub(super) fn number(&mut self, grant: Grant, steps: Vec<Step>, early: bool) -> Batch {
         let id = BatchId(self.next_id);
         self.next_id += 1;
         for step in &steps {
             self.flows.sent(&step.op);
         }
         let ops = steps.iter().map(|step| step.op.clone()).collect();
-        let sent = Sent { id, ops };
+        let sent = Sent { id, ops, early };
         if let Peer::Busy(flight) = &mut self.peer {
             flight.batches.push_back(sent);
         } else {
@@ -130,9 +132,23 @@ impl Reconciler {
 
     /// Takes in that batches were not sent after all.
     pub(super) fn forget(&mut self, unsent: VecDeque<Sent>) {
-        for op in unsent.iter().flat_map(|sent| &sent.ops) {
-            self.flows.unsent(op);
+        for Sent { ops, early, .. } in unsent {
+            for op in ops {
+                self.flows.unsent(&op);
+                if early {
+                    self.tables.bring_back(&op);
+                }
+            }
         }
+    }
+
+    /// Returns how many changes are asked for of which the tables do not say so.
+    pub(super) fn early_len(&self) -> usize {
+        let Peer::Busy(flight) = &self.peer else {
+            return 0;
+        };
+        let early = flight.batches.iter().filter(|sent| sent.early);
+        early.map(|sent| sent.ops.len()).sum()
     }
 
     /// Takes in that no more batches follow, and which one is in flight.

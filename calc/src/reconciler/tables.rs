@@ -95,19 +95,40 @@ impl Tables {
         self.syncs_routes().then_some(&self.kernel_routes)
     }
 
-    /// Says what entries of one BPF route map and what routes should be, all of which are new.
-    pub(super) fn want_new(
-        &mut self,
-        entries: Fresh<Prefix, BpfRoute>,
-        routes: Fresh<RouteKey, KernelRoute>,
-    ) {
+    /// Says what entries of one BPF route map should be, all of which are new; see [`Table::want_new`].
+    pub(super) fn want_new_entries(&mut self, entries: Fresh<Prefix, BpfRoute>, asked: usize) {
         let first = entries.keys().next().copied();
         match first {
             None => {}
-            Some(Prefix(IpNet::V4(_))) => self.bpf_v4.want_new(entries),
-            Some(Prefix(IpNet::V6(_))) => self.bpf_v6.want_new(entries),
+            Some(Prefix(IpNet::V4(_))) => self.bpf_v4.want_new(entries, asked),
+            Some(Prefix(IpNet::V6(_))) => self.bpf_v6.want_new(entries, asked),
         }
-        self.kernel_routes.want_new(routes);
+    }
+
+    /// Says what routes should be, all of which are new.
+    pub(super) fn want_new_routes(&mut self, routes: Fresh<RouteKey, KernelRoute>) {
+        self.kernel_routes.want_new(routes, 0);
+    }
+
+    /// Says that an entry of a BPF route map was not asked for after all.
+    pub(super) fn bring_back(&mut self, op: &Op) {
+        match op {
+            Op::BpfRoute(prefix @ IpNet::V4(_), _) => self.bpf_v4.bring_back(Prefix(*prefix)),
+            Op::BpfRoute(prefix @ IpNet::V6(_), _) => self.bpf_v6.bring_back(Prefix(*prefix)),
+            Op::LinkSettings(..)
+            | Op::TunnelDevice(..)
+            | Op::Neighbour(..)
+            | Op::Fdb(..)
+            | Op::LinkAddress(..)
+            | Op::KernelRoute(..)
+            | Op::Rule(..)
+            | Op::Attachment(..)
+            | Op::Endpoint(..)
+            | Op::Vtep(..)
+            | Op::ProgramSettings(_)
+            | Op::Masquerade(_)
+            | Op::FlowFlush(_) => {}
+        }
     }
 
     /// Returns whether no entry of a BPF route map is wanted or there.

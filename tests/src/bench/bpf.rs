@@ -11,6 +11,7 @@ use std::{
 use calc::{Calculator, event::Event};
 use ipc_proto::BpfRoute;
 use ipnet::IpNet;
+use tokio::time::sleep;
 
 use super::{
     Figure, Metric,
@@ -20,6 +21,8 @@ use super::{
 };
 use crate::{agent::Agent, helper::Helper};
 
+/// Longer than the kernel takes to free a map.
+const PAUSE: Duration = Duration::from_millis(500);
 /// How many changes of one route are measured.
 pub(super) const CHANGES: u32 = 1000;
 
@@ -90,6 +93,8 @@ pub async fn initial(blocks: u32, runs: usize) -> Metric {
     let entries = Entries::of(&Cluster::wanted(&cluster.events()));
     let mut times = Vec::new();
     for _ in 0..runs {
+        // The kernel frees the map of the last run meanwhile, on a processor that is needed here.
+        sleep(PAUSE).await;
         let mut calculation = Calculation::start().await;
         let events = cluster.events();
         let start = Instant::now();

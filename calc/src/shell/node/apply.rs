@@ -133,7 +133,9 @@ impl Node {
             requests,
             ..
         } = self;
-        let mut wanted = load::resolve(calculator, reconciler, |output| ask(requests, output));
+        let mut wanted = load::resolve(calculator, reconciler, |output| {
+            ask(requests.as_ref(), output)
+        });
         let tunnels: BTreeSet<Tunnel> = self.calculator.tunnels().collect();
         wanted.retain(|op| {
             let Op::TunnelDevice(tunnel, device) = op else {
@@ -182,10 +184,10 @@ impl Node {
                 Output::Notice(notice) => self.notice(&notice),
                 Output::Hello(_) => {
                     self.begun = self.asked;
-                    ask(&self.requests, output);
+                    ask(self.requests.as_ref(), output);
                 }
                 Output::Apply(_) | Output::Follow(_) | Output::Recall => {
-                    ask(&self.requests, output)
+                    ask(self.requests.as_ref(), output);
                 }
             }
         }
@@ -194,7 +196,7 @@ impl Node {
 }
 
 /// Asks the helper for what is to be asked.
-fn ask(requests: &Option<mpsc::UnboundedSender<Request>>, output: Output) {
+fn ask(requests: Option<&mpsc::UnboundedSender<Request>>, output: Output) {
     let request = match output {
         Output::Hello(known) => Request::Hello(known),
         Output::Apply(batch) => Request::Apply(batch),
