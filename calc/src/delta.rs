@@ -135,6 +135,20 @@ impl<K: Ord + Clone, V: Eq + Clone> DeltaTracker<K, V> {
         others
     }
 
+    /// Says that all keys of a range that should be there and are absent are there now, as this process has
+    /// made them: so many. Returns whether there are so many; if not, nothing is taken in.
+    pub(crate) fn settle_wanted(&mut self, keys: RangeInclusive<K>, count: usize) -> bool {
+        let wanted = |entry: &&mut Entry<V>| matches!(entry, Entry::Wanted(_));
+        let entries = self.entries.range_mut(keys.clone()).map(|(_, entry)| entry);
+        if entries.filter(wanted).count() != count {
+            return false;
+        }
+        let entries = self.entries.range_mut(keys).map(|(_, entry)| entry);
+        entries.filter(wanted).for_each(Entry::settle);
+        self.counts.present += count;
+        true
+    }
+
     /// Says what every key is: those that are not listed are absent, and those that are listed
     /// with several values, or with none, are wrong. The order does not matter. Tells `changed` of
     /// each key that is not what it was, with what it was.

@@ -184,6 +184,8 @@ struct Flight {
     looked_ahead: bool,
     /// Whether what followed was called back: then nothing follows any more.
     called_back: bool,
+    /// Whether anything else has happened since it began.
+    disturbed: bool,
 }
 
 /// See the [module](self).

@@ -15,6 +15,7 @@ mod told;
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
+    ops::RangeInclusive,
     time::Instant,
 };
 
@@ -240,8 +241,7 @@ impl<K: Kind> Table<K> {
         now: Instant,
         made: Vec<(K::Key, Option<K::Value>)>,
     ) -> Vec<Op> {
-        let is_calm = self.holds.is_empty() && self.spared.is_empty() && self.contests.is_empty();
-        if !is_calm || !self.tracker.are_many(made.len()) {
+        if !self.is_calm() || !self.tracker.are_many(made.len()) {
             let recovers = |(key, sent): &(K::Key, Option<K::Value>)| {
                 self.settle(now, key.clone(), sent.clone(), None) == Verdict::Recovered
             };
@@ -259,6 +259,17 @@ impl<K: Kind> Table<K> {
             self.file(key, turn);
         }
         Vec::new()
+    }
+
+    /// As [`settle_all`](Self::settle_all), of all the keys of a range, so many, of which nothing is known but that
+    /// they should be there. Returns whether that could be done: of few it is not worth it.
+    pub(crate) fn settle_new(&mut self, keys: RangeInclusive<K::Key>, count: usize) -> bool {
+        self.is_calm() && self.told.note_many(count) && self.tracker.settle_wanted(keys, count)
+    }
+
+    /// Returns whether nothing that is made ends a waiting.
+    fn is_calm(&self) -> bool {
+        self.holds.is_empty() && self.spared.is_empty() && self.contests.is_empty()
     }
 
     /// Takes in that the keys which are as `is_lost` says have become `actual`, as far as known.

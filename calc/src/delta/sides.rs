@@ -148,6 +148,13 @@ impl<V> Entry<V> {
 }
 
 impl<V: Eq + Clone> Entry<V> {
+    /// Takes in that it is what it should be, and was absent.
+    pub(super) fn settle(&mut self) {
+        if let Self::Wanted(value) = mem::take(self) {
+            *self = Self::Settled(value);
+        }
+    }
+
     /// Makes a change of the sides. Returns what it takes to make them agree, before and after.
     pub(super) fn update(&mut self, change: impl FnOnce(&mut Sides<V>)) -> Turn {
         let before = self.change();

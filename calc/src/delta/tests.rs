@@ -18,6 +18,8 @@ enum Step {
     SettleAll(BTreeMap<u8, Option<u8>>),
     /// Those of these that are absent on both sides.
     New(BTreeMap<u8, u8>),
+    /// All between these two that should be there and are absent, if they are so many.
+    SettleWanted(u8, u8, usize),
     Replace(Vec<(u8, Option<u8>)>),
 }
 
@@ -35,6 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
         (key.clone(), actual).prop_map(|(k, v)| Step::Settle(k, v)),
         btree_map(key.clone(), option::of(value.clone()), 0..6).prop_map(Step::SettleAll),
         btree_map(key.clone(), value.clone(), 0..6).prop_map(Step::New),
+        (0..3_u8, 2..6_u8, 0..4_usize).prop_map(|(a, b, count)| Step::SettleWanted(a, b, count)),
         vec((key, option::of(value)), 0..8).prop_map(Step::Replace),
     ]
 }
@@ -85,6 +88,14 @@ impl Model {
                     }
                 }
             }
+            Step::SettleWanted(first, last, count) => {
+                let keys = self.wanted_and_absent(first..=last);
+                if keys.len() == count {
+                    for key in keys {
+                        self.learn(key, Actual::Is(self.desired[&key]));
+                    }
+                }
+            }
             Step::Replace(all) => {
                 self.actual.clear();
                 for (key, value) in all {
@@ -97,6 +108,13 @@ impl Model {
         }
         let there = |key: &u8| self.desired.contains_key(key) || self.actual.contains_key(key);
         self.claimed.retain(there);
+    }
+
+    fn wanted_and_absent(&self, keys: RangeInclusive<u8>) -> Vec<u8> {
+        let wanted = self.desired.range(keys).map(|(key, _)| *key);
+        wanted
+            .filter(|key| !self.actual.contains_key(key))
+            .collect()
     }
 
     fn rows(&self) -> Vec<(u8, Option<u8>, Actual<u8>)> {
@@ -170,6 +188,11 @@ proptest! {
                         new.push(key, value);
                     }
                     tracker.set_new(new);
+                    None
+                }
+                Step::SettleWanted(first, last, count) => {
+                    let is_so = model.wanted_and_absent(first..=last).len() == count;
+                    prop_assert_eq!(tracker.settle_wanted(first..=last, count), is_so);
                     None
                 }
                 Step::Replace(all) => {

@@ -111,6 +111,12 @@ impl Reconciler {
             return;
         };
         flight.looked_ahead = false;
+        let is_new = sent.early && !flight.disturbed && ack.failed.is_empty();
+        if is_new && self.tables.settle_new(&sent.ops) {
+            self.told_otherwise();
+            self.land();
+            return;
+        }
         let mut doubts = flight.doubts.clone();
         doubts.extend(sent.ops.iter().filter_map(Doubt::after));
         if !ack.failed.is_empty() {
@@ -123,10 +129,22 @@ impl Reconciler {
         for doubt in &doubts {
             self.tables.doubt(doubt);
         }
+        self.land();
+    }
+
+    /// Goes on where nothing is unanswered any more.
+    fn land(&mut self) {
         if let Peer::Busy(Flight { grant, batches, .. }) = &self.peer
             && batches.is_empty()
         {
             self.idle(*grant);
+        }
+    }
+
+    /// Takes in that what was told is no longer so.
+    fn told_otherwise(&mut self) {
+        if self.telling == Telling::Done {
+            self.telling = Telling::Due;
         }
     }
 
@@ -138,9 +156,7 @@ impl Reconciler {
         ops: Vec<Op>,
         mut failed: BTreeMap<u32, OpError>,
     ) {
-        if self.telling == Telling::Done {
-            self.telling = Telling::Due;
-        }
+        self.told_otherwise();
         let mut notices = Vec::new();
         let mut made = Vec::with_capacity(ops.len());
         let mut neighbour_set = false;

@@ -22,7 +22,7 @@ pub(super) struct Sent {
     pub(super) id: BatchId,
     pub(super) ops: Vec<Op>,
     /// Whether it was sent before the tables knew of it: to them its changes are not to be asked for.
-    early: bool,
+    pub(super) early: bool,
 }
 
 /// How things stand with batches that are to follow no longer.
@@ -106,6 +106,7 @@ impl Reconciler {
                 doubts: Vec::new(),
                 looked_ahead: false,
                 called_back: false,
+                disturbed: false,
             });
         }
         Batch {
@@ -119,6 +120,7 @@ impl Reconciler {
     /// Has what follows called back: something else has happened.
     pub(super) fn replan(&mut self) {
         if let Peer::Busy(flight) = &mut self.peer {
+            flight.disturbed = true;
             // These were not even handed on.
             let kept = flight.batches.len().saturating_sub(self.following.len());
             let unsent = flight.batches.split_off(kept);

@@ -43,6 +43,15 @@ impl<K: Kind> Told<K> {
         }
     }
 
+    /// Takes in that so many keys have changed, if that is more than is told one by one.
+    pub(super) fn note_many(&mut self, count: usize) -> bool {
+        let is_too_much = count > MAX_CHANGES;
+        if is_too_much {
+            self.former = None;
+        }
+        is_too_much
+    }
+
     /// Returns what has changed since the last call, if that is known. A key of which it is not
     /// known what it is remains as it was told.
     pub(super) fn tell(&mut self, entries: &DeltaTracker<K::Key, K::Value>) -> Option<Changes<K>> {

@@ -93,7 +93,7 @@ pub async fn initial(blocks: u32, runs: usize) -> Metric {
     let entries = Entries::of(&Cluster::wanted(&cluster.events()));
     let mut times = Vec::new();
     for _ in 0..runs {
-        // The kernel frees the map of the last run meanwhile, on a processor that is needed here.
+        // The kernel frees the map of the last run in the background, on a processor that is needed here.
         sleep(PAUSE).await;
         let mut calculation = Calculation::start().await;
         let events = cluster.events();
@@ -103,6 +103,7 @@ pub async fn initial(blocks: u32, runs: usize) -> Metric {
         times.push(start.elapsed());
         calculation.holds(&entries);
     }
+    sleep(PAUSE).await;
     let floor = floor::updates(&entries, 5);
     let name = format!("e2e.bpf_initial.{}", label(blocks));
     let metric = Metric::of_durations(name, times).with_floor(floor);

@@ -56,6 +56,40 @@ impl Tables {
     }
 }
 
+impl Tables {
+    /// Takes in that all of these entries were made, which are new, come in order, and are all there are of
+    /// such between the first and the last. Returns whether that could be done in this short way.
+    pub(in crate::reconciler) fn settle_new(&mut self, ops: &[Op]) -> bool {
+        let key = |op: &Op| match op {
+            Op::BpfRoute(prefix, Some(_)) => Some(Prefix(*prefix)),
+            Op::BpfRoute(_, None)
+            | Op::LinkSettings(..)
+            | Op::TunnelDevice(..)
+            | Op::Neighbour(..)
+            | Op::Fdb(..)
+            | Op::LinkAddress(..)
+            | Op::KernelRoute(..)
+            | Op::Rule(..)
+            | Op::Attachment(..)
+            | Op::Endpoint(..)
+            | Op::Vtep(..)
+            | Op::ProgramSettings(_)
+            | Op::Masquerade(_)
+            | Op::FlowFlush(_) => None,
+        };
+        let (Some(first), Some(last)) = (ops.first().and_then(key), ops.last().and_then(key))
+        else {
+            return false;
+        };
+        let map = match (first.0, last.0) {
+            (IpNet::V4(_), IpNet::V4(_)) => &mut self.bpf_v4,
+            (IpNet::V6(_), IpNet::V6(_)) => &mut self.bpf_v6,
+            (IpNet::V4(_), IpNet::V6(_)) | (IpNet::V6(_), IpNet::V4(_)) => return false,
+        };
+        map.settle_new(first..=last, ops.len())
+    }
+}
+
 /// Adds what was made of a key, unless it is out of order; then it is returned.
 fn add<K: Ord, V>(made: &mut Made<K, V>, key: K, value: Option<V>) -> Option<(K, Option<V>)> {
     if made.last().is_none_or(|(last, _)| *last < key) {

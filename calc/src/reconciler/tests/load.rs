@@ -224,3 +224,71 @@ fn a_load_begins_only_where_the_helper_waits_and_the_maps_are_empty_and_known() 
     assert_eq!(bench.ops().len(), 1);
     assert!(bench.calc.load(9).is_none());
 }
+
+/// Batches of a load that are large are taken in by a short way, unless something else has happened.
+#[test]
+fn a_large_load_is_known_to_be_made_batch_by_batch_whatever_is_wanted_meanwhile() {
+    const BATCH: u16 = 1500;
+    let entry = |n: u16, flags| {
+        let [high, low] = n.to_be_bytes();
+        let route = BpfRoute {
+            flags: Flags(flags),
+            ..BpfRoute::default()
+        };
+        let prefix = format!("10.{high}.{low}.0/24").parse().unwrap();
+        Op::BpfRoute(prefix, Some(route))
+    };
+    let all: Vec<Op> = (0..3 * BATCH).map(|n| entry(n, 1)).collect();
+    let within = Op::BpfRoute("10.0.1.7/32".parse().unwrap(), Some(BpfRoute::default()));
+    for meanwhile in [None, Some(entry(BATCH + 7, 2)), Some(neighbour(Some(1)))] {
+        for rest in [None, Some(within.clone())] {
+            let mut bench = Bench::starting();
+            bench.connect(Vec::new());
+            if let Peer::Idle(grant) = &mut bench.calc.peer {
+                grant.max_steps = BATCH.into();
+                grant.bpf_max_entries = 10_000;
+            }
+            let mut sent = Vec::new();
+            let mut load = bench.calc.load(all.len()).unwrap();
+            for part in all.chunks(BATCH.into()) {
+                load.add(part.to_vec(), |output| sent.push(output));
+            }
+            load.end(rest.clone().into_iter().collect()).unwrap();
+            bench.handle(Input::InSync { complete: true });
+            let ids = sent.iter().map(|output| match output {
+                Output::Apply(batch) | Output::Follow(batch) => batch.id,
+                other => panic!("{other:?}"),
+            });
+            let ids: Vec<BatchId> = ids.collect();
+            let pending = |bench: &Bench| bench.calc.totals().pending;
+            let left = pending(&bench);
+            assert_eq!(left, all.len() + usize::from(rest.is_some()));
+            bench.batch = ids.first().copied();
+            bench.ack(Vec::new());
+            assert_eq!(pending(&bench), left - usize::from(BATCH));
+            if let Some(op) = &meanwhile {
+                bench.want(op);
+                assert_eq!(bench.poll(), Some(Output::Recall));
+                bench.batch = ids.get(1).copied();
+                bench.ack(Vec::new());
+                bench.handle(Input::Recalled(ids.get(2).copied()));
+                bench.batch = ids.get(2).copied();
+                bench.ack(Vec::new());
+            } else {
+                for id in &ids[1..] {
+                    bench.batch = Some(*id);
+                    bench.ack(Vec::new());
+                }
+            }
+            let wanted = [&meanwhile, &rest].into_iter().flatten().cloned();
+            let asked = carry_out(&mut bench, Vec::new(), None);
+            let sorted = |ops: Vec<Op>| {
+                let mut ops: Vec<String> = ops.iter().map(|op| format!("{op:?}")).collect();
+                ops.sort();
+                ops
+            };
+            assert_eq!(sorted(asked), sorted(wanted.collect()));
+            assert!(bench.calc.is_in_sync());
+        }
+    }
+}
