@@ -110,10 +110,11 @@ impl Agent {
     async fn settle(&mut self) {
         loop {
             while let Some(output) = self.reconciler.poll(Instant::now()) {
-                match output {
+                if let Output::Hello(known) = output {
                     // Of links that are new: their grace has ended.
-                    Output::Hello(known) => self.read_but(known).await,
-                    output => ask(&self.requests, output),
+                    self.read_but(known).await;
+                } else {
+                    ask(&self.requests, output);
                 }
             }
             if !self.reconciler.is_writing() {

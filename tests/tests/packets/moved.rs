@@ -194,9 +194,13 @@ async fn settle(reconciler: &mut Reconciler, calc: &mut Calc) {
                     reconciler.handle(Instant::now(), Input::Flushed(done));
                 }
             }
-            Output::Notice(_) | Output::AddressClean(_) => {}
-            Output::Follow(_) | Output::Recall => {
-                panic!("each batch is answered at once: {output:?}")
+            // Each batch is answered at once, so that nothing follows.
+            output @ (Output::Follow(_)
+            | Output::Recall
+            | Output::Notice(_)
+            | Output::AddressClean(_)) => {
+                let is_told = matches!(output, Output::Notice(_) | Output::AddressClean(_));
+                assert!(is_told, "{output:?}");
             }
         }
     }

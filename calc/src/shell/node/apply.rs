@@ -134,7 +134,7 @@ impl Node {
             ..
         } = self;
         let mut wanted = load::resolve(calculator, reconciler, |output| {
-            ask(requests.as_ref(), output)
+            ask(requests.as_ref(), output);
         });
         let tunnels: BTreeSet<Tunnel> = self.calculator.tunnels().collect();
         wanted.retain(|op| {
