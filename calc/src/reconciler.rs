@@ -279,7 +279,10 @@ impl Reconciler {
                     Datastore::Incomplete
                 };
                 if self.datastore != datastore {
-                    self.replan();
+                    // Before it was read, nothing but a first load can be under way, which goes on.
+                    if self.datastore != Datastore::Starting {
+                        self.replan();
+                    }
                     self.datastore = datastore;
                 }
             }
@@ -345,9 +348,8 @@ impl Reconciler {
 
     /// Returns the next request, if there is one to make.
     pub fn poll(&mut self, now: Instant) -> Option<Output> {
-        if self.recall == Recall::Due {
-            self.recall = Recall::Asked;
-            return Some(Output::Recall);
+        if let Some(output) = self.call_back() {
+            return Some(output);
         }
         if let Some(batch) = self.following.pop_front() {
             return Some(Output::Follow(batch));

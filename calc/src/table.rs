@@ -124,12 +124,17 @@ impl<K: Kind> Table<K> {
         self.unknown = true;
     }
 
-    /// Says what keys should be that are neither wanted nor there. The first of them, as many as were `asked`
-    /// for already, are not to be asked for again unless they are [brought back](Self::bring_back).
-    pub(crate) fn want_new(&mut self, all: Fresh<K::Key, K::Value>, asked: usize) {
+    /// Says what keys should be that are neither wanted nor there.
+    pub(crate) fn want_new(&mut self, all: Fresh<K::Key, K::Value>) {
+        let mut keys = all.keys().cloned().collect();
+        self.ready.of_mut(Change::Insert).append(&mut keys);
+        self.want_asked(all);
+    }
+
+    /// As [`want_new`](Self::want_new), of keys that were asked for already: they are not to be asked for again
+    /// unless they are [brought back](Self::bring_back).
+    pub(crate) fn want_asked(&mut self, all: Fresh<K::Key, K::Value>) {
         if all.len() > 0 {
-            let mut keys = all.keys().skip(asked).cloned().collect();
-            self.ready.of_mut(Change::Insert).append(&mut keys);
             self.tracker.set_new(all);
         }
     }
@@ -264,7 +269,12 @@ impl<K: Kind> Table<K> {
     /// As [`settle_all`](Self::settle_all), of all the keys of a range, so many, of which nothing is known but that
     /// they should be there. Returns whether that could be done: of few it is not worth it.
     pub(crate) fn settle_new(&mut self, keys: RangeInclusive<K::Key>, count: usize) -> bool {
-        self.is_calm() && self.told.note_many(count) && self.tracker.settle_wanted(keys, count)
+        let is_settled =
+            count > MAX_CHANGES && self.is_calm() && self.tracker.settle_wanted(keys, count);
+        if is_settled {
+            self.told.note_many();
+        }
+        is_settled
     }
 
     /// Returns whether nothing that is made ends a waiting.

@@ -82,7 +82,7 @@ impl Reconciler {
 
     fn end(&mut self, runs: &mut Runs) {
         let Runs { entries, routes } = mem::take(runs);
-        self.tables.want_new_entries(entries, 0);
+        self.tables.want_new_entries(entries);
         self.tables.want_new_routes(routes);
     }
 }
@@ -98,14 +98,14 @@ pub struct Load<'a> {
 }
 
 impl Reconciler {
-    /// Starts a load of about so many entries, if they are more than a batch, the helper waits for something to
-    /// do, the BPF route maps are empty, and nothing is wanted of them. Only once the datastore has shown all
+    /// Starts a load of at most so many entries, if they are more than a batch and no more than a map holds, the
+    /// helper waits for something to do, the BPF route maps are empty, and nothing is wanted of them. Only once the datastore has shown all
     /// that it holds; to be [ended](Load::end).
     pub fn load(&mut self, count: usize) -> Option<Load<'_>> {
         let Peer::Idle(grant) = self.peer else {
             return None;
         };
-        let is_much = count > grant.max_steps;
+        let is_much = count > grant.max_steps && count <= grant.bpf_max_entries;
         let is_first = self.recall == Recall::Over && self.tables.have_no_entries();
         (is_much && is_first).then(|| Load {
             reconciler: self,
@@ -138,7 +138,6 @@ impl Load<'_> {
 
     /// Says what entries should be that are new and come in order, and has that `sent`.
     pub fn add(&mut self, ops: Vec<Op>, sent: impl FnMut(Output)) {
-        let max = self.grant.bpf_max_entries;
         let mut steps = Steps::new(self.grant.max_steps, usize::MAX);
         steps.extend(ops.into_iter().filter(|op| {
             let Op::BpfRoute(prefix, Some(route)) = op else {
@@ -149,7 +148,7 @@ impl Load<'_> {
                 IpNet::V6(_) => &mut self.v6,
             };
             map.push(Prefix(*prefix), route.clone());
-            map.len() <= max
+            true
         }));
         self.send(steps.into_batches(), true, sent);
     }
@@ -161,8 +160,7 @@ impl Load<'_> {
     /// As [`begin`](Self::begin).
     pub fn end(self, ops: Vec<Op>) -> Result<(), Unplaced> {
         for entries in [self.v4, self.v6] {
-            let asked = self.grant.bpf_max_entries;
-            self.reconciler.tables.want_new_entries(entries, asked);
+            self.reconciler.tables.want_asked_entries(entries);
         }
         self.reconciler.take_in(ops)
     }

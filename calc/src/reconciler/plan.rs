@@ -9,7 +9,7 @@ use std::{collections::VecDeque, mem, time::Instant};
 
 use ipc_proto::{Batch, BatchId, Lane, Op, Step};
 
-use super::{Flight, Grant, Peer, Reconciler, links::Doubt, steps::Steps};
+use super::{Flight, Grant, Output, Peer, Reconciler, links::Doubt, steps::Steps};
 
 /// How many batches are planned at a time.
 const PLANNED: usize = 8;
@@ -130,6 +130,16 @@ impl Reconciler {
             }
             self.forget(unsent);
         }
+    }
+
+    /// Returns the request to send nothing more of what follows, if that is to be made: at once, for whatever
+    /// else there is may wait.
+    pub fn call_back(&mut self) -> Option<Output> {
+        if self.recall != Recall::Due {
+            return None;
+        }
+        self.recall = Recall::Asked;
+        Some(Output::Recall)
     }
 
     /// Takes in that batches were not sent after all.

@@ -95,19 +95,30 @@ impl Tables {
         self.syncs_routes().then_some(&self.kernel_routes)
     }
 
-    /// Says what entries of one BPF route map should be, all of which are new; see [`Table::want_new`].
-    pub(super) fn want_new_entries(&mut self, entries: Fresh<Prefix, BpfRoute>, asked: usize) {
-        let first = entries.keys().next().copied();
-        match first {
-            None => {}
-            Some(Prefix(IpNet::V4(_))) => self.bpf_v4.want_new(entries, asked),
-            Some(Prefix(IpNet::V6(_))) => self.bpf_v6.want_new(entries, asked),
+    /// Says what entries of one BPF route map should be, all of which are new.
+    pub(super) fn want_new_entries(&mut self, entries: Fresh<Prefix, BpfRoute>) {
+        if let Some(map) = self.map_of(&entries) {
+            map.want_new(entries);
         }
+    }
+
+    /// As [`want_new_entries`](Self::want_new_entries), of those that were asked for already.
+    pub(super) fn want_asked_entries(&mut self, entries: Fresh<Prefix, BpfRoute>) {
+        if let Some(map) = self.map_of(&entries) {
+            map.want_asked(entries);
+        }
+    }
+
+    fn map_of(&mut self, entries: &Fresh<Prefix, BpfRoute>) -> Option<&mut Table<BpfRoutes>> {
+        Some(match entries.keys().next()? {
+            Prefix(IpNet::V4(_)) => &mut self.bpf_v4,
+            Prefix(IpNet::V6(_)) => &mut self.bpf_v6,
+        })
     }
 
     /// Says what routes should be, all of which are new.
     pub(super) fn want_new_routes(&mut self, routes: Fresh<RouteKey, KernelRoute>) {
-        self.kernel_routes.want_new(routes, 0);
+        self.kernel_routes.want_new(routes);
     }
 
     /// Says that an entry of a BPF route map was not asked for after all.

@@ -173,6 +173,7 @@ impl Node {
         if !update.complete {
             // What is not swept can wait for no token.
             self.reconciler.handle(now, Input::Unreadable);
+            self.call_back();
         }
     }
 

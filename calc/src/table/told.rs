@@ -43,13 +43,9 @@ impl<K: Kind> Told<K> {
         }
     }
 
-    /// Takes in that so many keys have changed, if that is more than is told one by one.
-    pub(super) fn note_many(&mut self, count: usize) -> bool {
-        let is_too_much = count > MAX_CHANGES;
-        if is_too_much {
-            self.former = None;
-        }
-        is_too_much
+    /// Takes in that more keys have changed than are told one by one.
+    pub(super) fn note_many(&mut self) {
+        self.former = None;
     }
 
     /// Returns what has changed since the last call, if that is known. A key of which it is not

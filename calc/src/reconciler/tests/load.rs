@@ -191,29 +191,12 @@ fn nothing_is_swept_while_all_that_is_wanted_is_not_known() {
 }
 
 #[test]
-fn of_more_than_a_map_holds_no_more_is_sent_at_first_than_it_does() {
-    let mut bench = empty(Vec::new());
-    let mut sent = Vec::new();
-    let mut load = bench.calc.load(9).unwrap();
-    for n in [1, 3, 5, 7, 9, 11] {
-        let part = vec![bpf(n, Some(1)), bpf(n + 1, Some(1))];
-        load.add(part, |output| sent.push(output));
-    }
-    load.end(Vec::new()).unwrap();
-    let steps = sent.iter().map(|output| match output {
-        Output::Apply(batch) | Output::Follow(batch) => batch.steps.len(),
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(steps.collect::<Vec<_>>(), [2; 5]);
-    assert_eq!(bench.calc.totals().desired, 12);
-}
-
-#[test]
 fn a_load_begins_only_where_the_helper_waits_and_the_maps_are_empty_and_known() {
     assert!(Bench::starting().calc.load(9).is_none());
     let mut bench = empty(Vec::new());
     assert!(bench.calc.load(2).is_none(), "that is one batch");
     assert!(bench.calc.load(3).is_some());
+    assert!(bench.calc.load(11).is_none(), "the map has no room for all");
     bench.want(&bpf(1, Some(1)));
     assert!(bench.calc.load(9).is_none());
     let mut bench = empty(vec![observed(bpf(1, Some(1)))]);

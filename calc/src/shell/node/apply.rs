@@ -174,6 +174,13 @@ impl Node {
         }
     }
 
+    /// Has nothing more sent of what follows by itself, if that is no longer right.
+    pub(super) fn call_back(&mut self) {
+        if let Some(output) = self.reconciler.call_back() {
+            ask(self.requests.as_ref(), output);
+        }
+    }
+
     /// Asks the helper for all that can be asked at present, and tells others what has come of what
     /// was asked before. The rest follows its answers.
     fn send(&mut self, now: Instant) {

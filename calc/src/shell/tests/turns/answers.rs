@@ -148,3 +148,56 @@ fn a_reading_that_was_under_way_when_another_was_asked_for_does_not_answer_that(
     bench.turn();
     assert_eq!(bench.node.status().answered, third);
 }
+
+/// Starts a first load of twenty batches, and returns what is asked for.
+fn loading() -> (Bench, Vec<Request>) {
+    let mut bench = Bench::new(&settings(None));
+    bench.max_steps = 10;
+    bench.connect();
+    bench.read([]);
+    assert!(!bench.turn());
+    bench.update(0..200);
+    assert!(bench.turn());
+    let requests = bench.asked_for();
+    (bench, requests)
+}
+
+impl Bench {
+    /// Returns all that was asked for since.
+    fn asked_for(&mut self) -> Vec<Request> {
+        std::iter::from_fn(|| self.requests.try_recv().ok()).collect()
+    }
+}
+
+#[test]
+fn a_first_load_is_sent_while_it_is_computed_and_not_called_back() {
+    let (mut bench, requests) = loading();
+    let [Request::Apply(first), follow @ ..] = &requests[..] else {
+        panic!("{requests:?}");
+    };
+    let batches: Vec<&Batch> = [first]
+        .into_iter()
+        .chain(follow.iter().map(|request| match request {
+            Request::Follow(batch) => batch,
+            other => panic!("{other:?}"),
+        }))
+        .collect();
+    assert_eq!(batches.len(), 20);
+    for batch in batches {
+        assert_eq!(batch.steps.len(), 10);
+        bench.ack(batch.id, Vec::new());
+    }
+    bench.answer_all();
+    assert!(bench.node.status().in_sync);
+}
+
+#[test]
+fn what_follows_is_called_back_at_once_when_the_datastore_cannot_be_read() {
+    let (mut bench, requests) = loading();
+    assert!(requests.len() > 1);
+    let mut unreadable = update(200..201);
+    unreadable.complete = false;
+    bench.node.update(bench.now, unreadable);
+    let requests = bench.asked_for();
+    assert!(matches!(requests[..], [Request::Recall]), "{requests:?}");
+}
