@@ -123,23 +123,14 @@ impl Tables {
 
     /// Says that an entry of a BPF route map was not asked for after all.
     pub(super) fn bring_back(&mut self, op: &Op) {
-        match op {
-            Op::BpfRoute(prefix @ IpNet::V4(_), _) => self.bpf_v4.bring_back(Prefix(*prefix)),
-            Op::BpfRoute(prefix @ IpNet::V6(_), _) => self.bpf_v6.bring_back(Prefix(*prefix)),
-            Op::LinkSettings(..)
-            | Op::TunnelDevice(..)
-            | Op::Neighbour(..)
-            | Op::Fdb(..)
-            | Op::LinkAddress(..)
-            | Op::KernelRoute(..)
-            | Op::Rule(..)
-            | Op::Attachment(..)
-            | Op::Endpoint(..)
-            | Op::Vtep(..)
-            | Op::ProgramSettings(_)
-            | Op::Masquerade(_)
-            | Op::FlowFlush(_) => {}
-        }
+        let Op::BpfRoute(prefix, _) = op else {
+            return;
+        };
+        let map = match prefix {
+            IpNet::V4(_) => &mut self.bpf_v4,
+            IpNet::V6(_) => &mut self.bpf_v6,
+        };
+        map.bring_back(Prefix(*prefix));
     }
 
     /// Returns whether no entry of a BPF route map is wanted or there.

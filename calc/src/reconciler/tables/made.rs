@@ -60,22 +60,11 @@ impl Tables {
     /// Takes in that all of these entries were made, which are new, come in order, and are all there are of
     /// such between the first and the last. Returns whether that could be done in this short way.
     pub(in crate::reconciler) fn settle_new(&mut self, ops: &[Op]) -> bool {
-        let key = |op: &Op| match op {
-            Op::BpfRoute(prefix, Some(_)) => Some(Prefix(*prefix)),
-            Op::BpfRoute(_, None)
-            | Op::LinkSettings(..)
-            | Op::TunnelDevice(..)
-            | Op::Neighbour(..)
-            | Op::Fdb(..)
-            | Op::LinkAddress(..)
-            | Op::KernelRoute(..)
-            | Op::Rule(..)
-            | Op::Attachment(..)
-            | Op::Endpoint(..)
-            | Op::Vtep(..)
-            | Op::ProgramSettings(_)
-            | Op::Masquerade(_)
-            | Op::FlowFlush(_) => None,
+        let key = |op: &Op| {
+            let Op::BpfRoute(prefix, Some(_)) = op else {
+                return None;
+            };
+            Some(Prefix(*prefix))
         };
         let (Some(first), Some(last)) = (ops.first().and_then(key), ops.last().and_then(key))
         else {
