@@ -17,7 +17,10 @@ use tokio::{
     sync::watch,
     time::timeout,
 };
-use zbus::{Connection, connection::Builder, fdo::PropertiesProxy, names::InterfaceName};
+use zbus::{
+    Connection, connection::Builder, fdo::PropertiesProxy, names::InterfaceName,
+    object_server::SignalEmitter,
+};
 
 const NAME: &str = "io.cairn.Test1";
 const PATH: &str = "/io/cairn/Test1";
@@ -28,13 +31,21 @@ const DEADLINE: Duration = Duration::from_mins(1);
 struct Counter {
     count: watch::Receiver<u64>,
     presence: Presence,
+    /// Whether it signals all the time.
+    chatty: bool,
 }
 
 impl Counter {
     fn new() -> (watch::Sender<u64>, Self) {
         let (sender, count) = watch::channel(0);
         let presence = Presence::default();
-        (sender, Self { count, presence })
+        let chatty = false;
+        let face = Self {
+            count,
+            presence,
+            chatty,
+        };
+        (sender, face)
     }
 }
 
@@ -47,6 +58,14 @@ impl Face for Counter {
         if self.count.changed().await.is_err() {
             pending::<()>().await;
         }
+    }
+
+    async fn signal(&mut self, emitter: &SignalEmitter<'_>) -> zbus::Result<()> {
+        while self.chatty {
+            self.count_changed(emitter).await?;
+            tokio::task::yield_now().await;
+        }
+        pending().await
     }
 }
 
@@ -190,6 +209,23 @@ async fn a_face_is_on_the_bus_until_that_ends() {
     follows(&client, &counter).await;
     daemon.stop();
     told(&presence, "ended the connection").await;
+}
+
+#[tokio::test]
+async fn a_bus_that_ends_while_it_is_written_to_has_ended() {
+    // At some moments that is seen by the one who writes, at others by the one who reads.
+    for _ in 0..10 {
+        let mut daemon = Daemon::start("");
+        let (_counter, mut face) = Counter::new();
+        face.chatty = true;
+        let presence = face.presence().clone();
+        let path = daemon.dir.path().join("bus");
+        let shown = tokio::spawn(async move { bus::show_on_bus(&path, PATH, face).await });
+        told(&presence, NAME).await;
+        daemon.stop();
+        told(&presence, "ended the connection").await;
+        shown.abort();
+    }
 }
 
 #[tokio::test]
