@@ -12,6 +12,7 @@ mod l2;
 mod message;
 mod net;
 mod route;
+mod step;
 pub mod view;
 
 pub use self::{
@@ -22,10 +23,11 @@ pub use self::{
     l2::{Endpoint, FdbKey, LinkAddressKey, NeighbourKey, TunnelDevice},
     message::{
         Ack, AttachmentKey, Batch, BatchId, Feed, FlowsDone, Hello, Incarnation, Lane, Lease,
-        Observed, Op, OpError, Page, PageRequest, Step, VERSION, Welcome,
+        Observed, Op, OpError, Page, PageRequest, VERSION, Welcome,
     },
     route::{
         BpfRoute, BpfTarget, Flags, Hook, Hop, KernelRoute, Masquerade, ProgramSettings, Protocol,
         Rival, Rivals, RouteKey, RouteKind, Rule, Table,
     },
+    step::Step,
 };

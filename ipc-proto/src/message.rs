@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use crate::{
     BpfRoute, Endpoint, FdbKey, Hook, KernelRoute, Known, Link, LinkAddressKey, LinkEvent,
     LinkProfile, LinkState, Mac, Many, Masquerade, NeighbourKey, ProgramSettings, Rivals, RouteKey,
-    Rule, Tunnel, TunnelDevice, bounded::at_most, net, view::Kind,
+    Rule, Step, Tunnel, TunnelDevice, bounded::at_most, net, view::Kind,
 };
 
 /// The version of everything in this crate that goes over the wire. Both sides must have the same.
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 
 /// One life of a process: another number means that it has crashed or restarted meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -209,15 +209,6 @@ pub enum Lane {
 /// The number of a batch, unique within its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BatchId(pub u64);
-
-/// An op of a batch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
-    /// The change.
-    pub op: Op,
-    /// The index of an earlier step that must have succeeded.
-    pub needs: Option<u32>,
-}
 
 /// Changes to be made in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -338,6 +338,35 @@ fn the_bytes_of_each_message_are_as_recorded() {
 }
 
 #[test]
+fn a_bpf_route_is_a_step_of_few_bytes_and_has_one_form() {
+    let prefix = "10.1.0.64/26".parse().unwrap();
+    let target = |target| {
+        let flags = Flags(0x47);
+        Some(BpfRoute { flags, target })
+    };
+    let hop = "172.16.0.1".parse().unwrap();
+    for (route, len) in [
+        (None, 7),
+        (target(BpfTarget::None), 11),
+        (target(BpfTarget::NextHop(hop)), 16),
+    ] {
+        let op = Op::BpfRoute(prefix, route);
+        let step = Step {
+            op: op.clone(),
+            needs: None,
+        };
+        let bytes = codec::encode(&step).unwrap();
+        assert_eq!(bytes.len(), len, "{step:?}");
+        assert_eq!(codec::decode::<Step>(&bytes).unwrap(), step);
+        let mut unknown = bytes;
+        unknown[0] = 5;
+        assert!(codec::decode::<Step>(&unknown).is_err());
+        let derived = codec::encode(&(0_u8, op, None::<u32>)).unwrap();
+        assert!(codec::decode::<Step>(&derived).is_err());
+    }
+}
+
+#[test]
 fn a_message_with_bytes_behind_it_is_refused() {
     let mut bytes = codec::encode(&hello()).unwrap();
     bytes.push(0);
