@@ -1,31 +1,16 @@
 //! Which routes and rules a request may set and clear, in the BPF maps and in the kernel's tables.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipc_proto::{
     BpfRoute, BpfTarget, Hop, KernelRoute, Link, LinkRole, OpError, Protocol, RouteKey, RouteKind,
     Rule, Table,
 };
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 
 use super::{Policy, denied, is_unicast, resolve};
 use crate::links::Links;
 
-/// Nothing inside these is a pod's, a node's or a service's.
-const NEVER: [IpNet; 6] = [
-    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8)),
-    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
-    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16)),
-    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4)),
-    IpNet::V6(Ipv6Net::new_assert(
-        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0),
-        10,
-    )),
-    IpNet::V6(Ipv6Net::new_assert(
-        Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0),
-        8,
-    )),
-];
 /// The shortest prefix of a kernel route by family.
 const SHORTEST: (u8, u8) = (8, 16);
 /// The most ways of a multipath route, so that a message stays small.
@@ -174,13 +159,32 @@ impl Policy {
         if *prefix != prefix.trunc() {
             return Err(denied(format!("{prefix} has bits beyond its length")));
         }
-        if let Some(net) = NEVER.iter().find(|net| net.contains(prefix)) {
+        if let Some(net) = never(prefix) {
             return Err(denied(format!("{prefix} is inside {net}")));
         }
         if !self.allow.is_empty() && !self.allow.iter().any(|net| net.contains(prefix)) {
             return Err(denied(format!("{prefix} is outside all of allow")));
         }
         Ok(())
+    }
+}
+
+/// Returns the net around a prefix without host bits in which nothing is a pod's, a node's or a service's.
+pub(super) fn never(prefix: &IpNet) -> Option<&'static str> {
+    let len = prefix.prefix_len();
+    match prefix.addr() {
+        IpAddr::V4(address) => match address.octets() {
+            [0, ..] if len >= 8 => Some("0.0.0.0/8"),
+            [127, ..] if len >= 8 => Some("127.0.0.0/8"),
+            [169, 254, ..] if len >= 16 => Some("169.254.0.0/16"),
+            [224..=239, ..] if len >= 4 => Some("224.0.0.0/4"),
+            _ => None,
+        },
+        IpAddr::V6(address) => match address.octets() {
+            [0xfe, 0x80..=0xbf, ..] if len >= 10 => Some("fe80::/10"),
+            [0xff, ..] if len >= 8 => Some("ff00::/8"),
+            _ => None,
+        },
     }
 }
 
