@@ -16,6 +16,7 @@ use std::{
     num::NonZeroUsize,
     path::{Path, PathBuf},
     pin::pin,
+    sync::Arc,
     time::Duration,
 };
 
@@ -61,9 +62,9 @@ pub enum Request {
     /// Start a lease and read back what is not known.
     Hello(Known),
     /// Carry out a batch.
-    Apply(Batch),
+    Apply(Arc<Batch>),
     /// Carry out a batch once all of the last one of its lane is made, and only then.
-    Follow(Batch),
+    Follow(Arc<Batch>),
     /// Carry out none of those that are to follow.
     Recall,
 }
@@ -96,7 +97,7 @@ pub enum Event {
 #[derive(Debug)]
 enum Call {
     Hello(Known),
-    Apply(Batch),
+    Apply(Arc<Batch>),
     /// Of the batch that was sent ahead.
     ApplyPrepared(BatchId),
 }
@@ -262,7 +263,7 @@ async fn session(path: &Path, events: &mpsc::Sender<Event>) -> Result<(), Error>
             && preparing.is_terminated()
             && let Some(batch) = train.ahead()
         {
-            preparing.set(prepare(&proxy, encode(batch)?).fuse());
+            preparing.set(prepare(&proxy, encode(&**batch)?).fuse());
         }
         let Some(event) = event else { continue };
         let held = match &event {
@@ -352,7 +353,7 @@ async fn answer(proxy: &DataplaneProxy<'_>, call: Call) -> Result<Event, Error> 
             return Ok(Event::Welcome(welcome, reading));
         }
         Call::Apply(batch) => {
-            let call = proxy.apply(&encode(&batch)?).await;
+            let call = proxy.apply(&encode(&*batch)?).await;
             (batch.id, call.map_err(failed("Apply"))?)
         }
         Call::ApplyPrepared(id) => {

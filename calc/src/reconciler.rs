@@ -23,6 +23,7 @@ mod tests;
 use std::{
     collections::{BTreeSet, VecDeque},
     net::IpAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -103,10 +104,10 @@ pub enum Output {
     /// Start a lease, and read back what is not known.
     Hello(Known),
     /// Apply a batch.
-    Apply(Batch),
+    Apply(Arc<Batch>),
     /// Apply a batch after the last one of its lane, as soon as all of that is made; not at all if
     /// something of it fails, or what follows is called back before.
-    Follow(Batch),
+    Follow(Arc<Batch>),
     /// Send nothing that follows any more, and say what has been sent.
     Recall,
     /// Tell the operator.
@@ -202,7 +203,7 @@ pub struct Reconciler {
     flows: Flows,
     peer: Peer,
     /// Of the batches that follow the one in flight, those that are to be handed on.
-    following: VecDeque<Batch>,
+    following: VecDeque<Arc<Batch>>,
     recall: Recall,
     datastore: Datastore,
     /// Whether this connection has had a lease.
@@ -388,7 +389,7 @@ impl Reconciler {
         let flushes = self.flows.poll(now, grant.lease, id, grant.max_steps);
         if let Some(batch) = flushes {
             self.next_id += 1;
-            return Some(Output::Apply(batch));
+            return Some(Output::Apply(Arc::new(batch)));
         }
         self.plan_ahead();
         self.following.pop_front().map(Output::Follow)

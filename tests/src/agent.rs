@@ -6,7 +6,7 @@
     reason = "a test that cannot go on panics"
 )]
 
-use std::{net::IpAddr, time::Instant};
+use std::{net::IpAddr, sync::Arc, time::Instant};
 
 use calc::{Calculator, DataplaneEvent as Event, Input, Output, Reconciler, Request};
 use ipc_proto::{Batch, BatchId, FlowsDone, Known, Lane, Lease, Op, Step, bus};
@@ -145,7 +145,8 @@ impl Agent {
             id: BatchId(self.flush),
             steps: addresses.into_iter().map(step).collect(),
         };
-        self.requests.send(Request::Apply(batch)).unwrap();
+        let request = Request::Apply(Arc::new(batch));
+        self.requests.send(request).unwrap();
     }
 
     /// Returns whether they are known to be forgotten.

@@ -129,7 +129,9 @@ async fn all_pages_are_read_and_a_batch_is_carried_out() {
     let expected = [Observed::Link(state), route];
     assert_eq!(reading, expected.into_iter().collect());
 
-    requests.send(Request::Apply(set(welcome.lease))).unwrap();
+    requests
+        .send(Request::Apply(numbered(welcome.lease, 7)))
+        .unwrap();
     match bench.event().await {
         Event::Ack(ack) => assert_eq!((ack.id, ack.failed), (BatchId(7), Vec::new())),
         other => panic!("{other:?}"),
@@ -138,11 +140,11 @@ async fn all_pages_are_read_and_a_batch_is_carried_out() {
 }
 
 /// Returns a batch under this number.
-fn numbered(lease: Lease, id: u64) -> Batch {
-    Batch {
+fn numbered(lease: Lease, id: u64) -> Arc<Batch> {
+    Arc::new(Batch {
         id: BatchId(id),
         ..set(lease)
-    }
+    })
 }
 
 #[tokio::test]
@@ -299,7 +301,7 @@ async fn a_helper_that_dies_between_two_pages_has_read_nothing() {
         let mut helper = bench.helper.0.lock().unwrap();
         helper.bpf.insert(prefix, BpfRoute::default());
         helper.stuck = true;
-        std::sync::Arc::clone(&helper.asked)
+        Arc::clone(&helper.asked)
     };
     let (connection, requests) = bench.connect().await;
     requests.send(Request::Hello(Known::default())).unwrap();
@@ -335,7 +337,9 @@ async fn a_lost_lease_ends_the_connection() {
     let (_connection, requests) = bench.connect().await;
     let (welcome, _) = bench.welcome(&requests).await;
     bench.helper.fence();
-    requests.send(Request::Apply(set(welcome.lease))).unwrap();
+    requests
+        .send(Request::Apply(numbered(welcome.lease, 7)))
+        .unwrap();
     let error = bench.error().await.to_string();
     assert!(
         error.contains("did not do Apply") && error.contains("not the lease"),

@@ -1,7 +1,7 @@
 //! Which batch is sent next: one that follows none, or those that follow it by themselves, each once all of
 //! the one before it was made. Pure.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use ipc_proto::{Ack, Batch, BatchId, Lane};
 
@@ -9,7 +9,7 @@ use ipc_proto::{Ack, Batch, BatchId, Lane};
 #[derive(Debug, Default)]
 pub struct Train {
     /// Those that have not been sent, in order.
-    batches: VecDeque<Batch>,
+    batches: VecDeque<Arc<Batch>>,
     /// The one of [`Lane::State`] that has been sent and is not answered.
     in_flight: Option<BatchId>,
     /// The one that the helper has been sent ahead.
@@ -28,7 +28,7 @@ impl Train {
     }
 
     /// Adds one that is to follow.
-    pub fn add(&mut self, batch: Batch) {
+    pub fn add(&mut self, batch: Arc<Batch>) {
         if self.goes_on {
             self.batches.push_back(batch);
         }
@@ -53,7 +53,7 @@ impl Train {
 
     /// Returns the next one, to be sent now, and whether the helper has it already.
     #[expect(clippy::should_implement_trait, reason = "there is more after nothing")]
-    pub fn next(&mut self) -> Option<(Batch, bool)> {
+    pub fn next(&mut self) -> Option<(Arc<Batch>, bool)> {
         if self.in_flight.is_some() {
             return None;
         }
@@ -64,7 +64,7 @@ impl Train {
     }
 
     /// Returns the next one while there is one in flight, to be sent ahead now; once.
-    pub fn ahead(&mut self) -> Option<&Batch> {
+    pub fn ahead(&mut self) -> Option<&Arc<Batch>> {
         self.in_flight?;
         let batch = self.batches.front()?;
         if self.prepared.replace(batch.id) == Some(batch.id) {
@@ -80,13 +80,13 @@ mod tests {
 
     use super::*;
 
-    fn batch(lane: Lane, id: u64) -> Batch {
-        Batch {
+    fn batch(lane: Lane, id: u64) -> Arc<Batch> {
+        Arc::new(Batch {
             lease: Lease(1),
             lane,
             id: BatchId(id),
             steps: Vec::new(),
-        }
+        })
     }
 
     /// Starts with the first in flight and two that follow.

@@ -194,7 +194,7 @@ impl Bench {
                 let (id, failed) = (batch.id, Vec::new());
                 self.calc.handle(self.now, Input::Ack(Ack { id, failed }));
             }
-            return Some(batch.steps.into_iter().map(|step| step.op).collect());
+            return Some(batch.steps.iter().map(|step| step.op.clone()).collect());
         }
     }
 

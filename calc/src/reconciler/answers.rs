@@ -11,7 +11,7 @@ use ipc_proto::{Ack, FlowsDone, KernelRoute, Link, Many, Op, OpError, Protocol, 
 use super::{
     Flight, Grant, MAX_NOTICES, Notice, Peer, Reconciler, Telling,
     links::{Doubt, Links},
-    plan::Recall,
+    plan::{Recall, Sent},
 };
 use crate::{
     flows::News,
@@ -29,7 +29,7 @@ impl Reconciler {
         self.following.clear();
         self.recall = Recall::Over;
         if let Peer::Busy(flight) = mem::replace(&mut self.peer, peer) {
-            for op in flight.batches.into_iter().flat_map(|sent| sent.ops) {
+            for op in flight.batches.into_iter().flat_map(Sent::into_ops) {
                 self.tables.lose(op);
             }
         }
@@ -107,25 +107,25 @@ impl Reconciler {
         let Peer::Busy(flight) = &mut self.peer else {
             return;
         };
-        let Some(sent) = flight.batches.pop_front_if(|sent| sent.id == ack.id) else {
+        let Some(sent) = flight.batches.pop_front_if(|sent| sent.batch.id == ack.id) else {
             return;
         };
         flight.looked_ahead = false;
         let is_new = sent.early && !flight.disturbed && ack.failed.is_empty();
-        if is_new && self.tables.settle_new(&sent.ops) {
+        if is_new && self.tables.settle_new(&sent.batch.steps) {
             self.told_otherwise();
             self.land();
             return;
         }
         let mut doubts = flight.doubts.clone();
-        doubts.extend(sent.ops.iter().filter_map(Doubt::after));
+        doubts.extend(sent.ops().filter_map(Doubt::after));
         if !ack.failed.is_empty() {
             // Nothing follows what failed.
             self.following.clear();
             let unsent = mem::take(&mut flight.batches);
             self.forget(unsent);
         }
-        self.settle(now, sent.ops, ack.failed.into_iter().collect());
+        self.settle(now, sent.into_ops(), ack.failed.into_iter().collect());
         for doubt in &doubts {
             self.tables.doubt(doubt);
         }
@@ -153,7 +153,7 @@ impl Reconciler {
     pub(super) fn settle(
         &mut self,
         now: Instant,
-        ops: Vec<Op>,
+        ops: impl ExactSizeIterator<Item = Op>,
         mut failed: BTreeMap<u32, OpError>,
     ) {
         self.told_otherwise();

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Instant};
 use ipc_proto::{IfName, LinkEvent, LinkRole, LinkState, Op, Tunnel, TunnelDevice};
 use ipnet::IpNet;
 
-use super::{Peer, Reconciler, links::Links};
+use super::{Peer, Reconciler, links::Links, plan::Sent};
 
 const ALL: [Tunnel; 2] = [Tunnel::VxlanV4, Tunnel::VxlanV6];
 
@@ -131,7 +131,7 @@ impl Reconciler {
             && flight
                 .batches
                 .iter()
-                .flat_map(|sent| &sent.ops)
+                .flat_map(Sent::ops)
                 .any(|op| matches!(op, Op::TunnelDevice(..)))
         {
             return;

@@ -11,7 +11,7 @@ use std::mem;
 use ipc_proto::{BpfRoute, KernelRoute, Op, RouteKey, Step};
 use ipnet::IpNet;
 
-use super::{Grant, Output, Peer, Reconciler, Unplaced, plan::Recall, steps::Steps};
+use super::{Grant, Output, Peer, Reconciler, Unplaced, plan::Recall, steps};
 use crate::{delta::Fresh, prefix::Prefix};
 
 /// What is new, in order.
@@ -120,7 +120,7 @@ impl Load<'_> {
     /// Returns how many steps are best told at a time.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.grant.max_steps
+        self.grant.max_steps.min(steps::SHORT)
     }
 
     /// Says what is to be made before all entries, and has that `sent`.
@@ -128,29 +128,35 @@ impl Load<'_> {
     /// # Errors
     ///
     /// The first for which there is no table; the others are taken in.
-    pub fn begin(&mut self, ops: Vec<Op>, sent: impl FnMut(Output)) -> Result<(), Unplaced> {
+    pub fn begin(&mut self, ops: Vec<Op>, mut sent: impl FnMut(Output)) -> Result<(), Unplaced> {
         let result = self.reconciler.take_in(ops);
         // What nobody wants so far may be wanted in a moment.
-        let batches = self.reconciler.offered(self.grant, usize::MAX, false);
-        self.send(batches, false, sent);
+        for steps in self.reconciler.offered(self.grant, usize::MAX, false) {
+            self.send(steps, false, &mut sent);
+        }
         result
     }
 
     /// Says what entries should be that are new and come in order, and has that `sent`.
-    pub fn add(&mut self, ops: Vec<Op>, sent: impl FnMut(Output)) {
-        let mut steps = Steps::new(self.grant.max_steps, usize::MAX);
-        steps.extend(ops.into_iter().filter(|op| {
-            let Op::BpfRoute(prefix, Some(route)) = op else {
-                return false;
+    pub fn add(&mut self, ops: Vec<Op>, mut sent: impl FnMut(Output)) {
+        let mut steps = Vec::with_capacity(ops.len());
+        for op in ops {
+            let Op::BpfRoute(prefix, Some(route)) = &op else {
+                continue;
             };
             let map = match prefix {
                 IpNet::V4(_) => &mut self.v4,
                 IpNet::V6(_) => &mut self.v6,
             };
             map.push(Prefix(*prefix), route.clone());
-            true
-        }));
-        self.send(steps.into_batches(), true, sent);
+            steps.push(Step { op, needs: None });
+            if steps.len() == self.size() {
+                self.send(mem::take(&mut steps), true, &mut sent);
+            }
+        }
+        if !steps.is_empty() {
+            self.send(steps, true, sent);
+        }
     }
 
     /// Says what else should be, which is sent later.
@@ -165,21 +171,14 @@ impl Load<'_> {
         self.reconciler.take_in(ops)
     }
 
-    /// Has batches sent, be it `early`: before the tables know of them.
-    fn send(
-        &mut self,
-        batches: impl IntoIterator<Item = Vec<Step>>,
-        early: bool,
-        mut sent: impl FnMut(Output),
-    ) {
-        for steps in batches {
-            let follows = matches!(self.reconciler.peer, Peer::Busy(_));
-            let batch = self.reconciler.number(self.grant, steps, early);
-            sent(if follows {
-                Output::Follow(batch)
-            } else {
-                Output::Apply(batch)
-            });
-        }
+    /// Has a batch sent, be it `early`: before the tables know of it.
+    fn send(&mut self, steps: Vec<Step>, early: bool, mut sent: impl FnMut(Output)) {
+        let follows = matches!(self.reconciler.peer, Peer::Busy(_));
+        let batch = self.reconciler.number(self.grant, steps, early);
+        sent(if follows {
+            Output::Follow(batch)
+        } else {
+            Output::Apply(batch)
+        });
     }
 }

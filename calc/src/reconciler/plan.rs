@@ -5,7 +5,7 @@
 //! batch failed, or anything else has happened, those that were not sent are called back, and what
 //! is next is looked for anew.
 
-use std::{collections::VecDeque, mem, time::Instant};
+use std::{collections::VecDeque, mem, sync::Arc, time::Instant};
 
 use ipc_proto::{Batch, BatchId, Lane, Op, Step};
 
@@ -19,10 +19,21 @@ const FEW: usize = 2;
 /// A batch that is not answered yet, be it in flight or one that follows.
 #[derive(Debug)]
 pub(super) struct Sent {
-    pub(super) id: BatchId,
-    pub(super) ops: Vec<Op>,
+    pub(super) batch: Arc<Batch>,
     /// Whether it was sent before the tables knew of it: to them its changes are not to be asked for.
     pub(super) early: bool,
+}
+
+impl Sent {
+    pub(super) fn ops(&self) -> impl Iterator<Item = &Op> {
+        self.batch.steps.iter().map(|step| &step.op)
+    }
+
+    /// As [`ops`](Self::ops). Once it has been sent, nobody else has them.
+    pub(super) fn into_ops(self) -> impl ExactSizeIterator<Item = Op> {
+        let steps = Arc::unwrap_or_clone(self.batch).steps;
+        steps.into_iter().map(|step| step.op)
+    }
 }
 
 /// How things stand with batches that are to follow no longer.
@@ -39,7 +50,7 @@ pub(super) enum Recall {
 
 impl Reconciler {
     /// Returns the first of the changes that can be made, and has them in flight.
-    pub(super) fn changes(&mut self, now: Instant, grant: Grant) -> Option<Batch> {
+    pub(super) fn changes(&mut self, now: Instant, grant: Grant) -> Option<Arc<Batch>> {
         self.tables.tick(now);
         let steps = self.offered(grant, 1, self.sweeps()).pop_front()?;
         Some(self.number(grant, steps, false))
@@ -60,7 +71,7 @@ impl Reconciler {
             return;
         };
         let (grant, unanswered) = (flight.grant, flight.batches.len());
-        let is_full = |sent: &Sent| sent.ops.len() >= grant.max_steps;
+        let is_full = |sent: &Sent| sent.batch.steps.len() >= grant.max_steps;
         if unanswered > FEW
             || flight.called_back
             || !flight.doubts.is_empty()
@@ -69,8 +80,8 @@ impl Reconciler {
         {
             return;
         }
-        let mut sent = flight.batches.iter().flat_map(|sent| &sent.ops);
-        if sent.any(|op| Doubt::after(op).is_some()) {
+        let doubts = |sent: &Sent| sent.ops().any(|op| Doubt::after(op).is_some());
+        if flight.batches.iter().any(doubts) {
             return;
         }
         let mut batches = self.offered(grant, unanswered + PLANNED, self.sweeps());
@@ -79,7 +90,7 @@ impl Reconciler {
             return;
         };
         let offered = batches.iter().flatten().map(|step| &step.op);
-        if !offered.eq(flight.batches.iter().flat_map(|sent| &sent.ops)) {
+        if !offered.eq(flight.batches.iter().flat_map(Sent::ops)) {
             return;
         }
         for steps in ahead {
@@ -89,14 +100,22 @@ impl Reconciler {
     }
 
     /// Makes a batch of steps, the last of those that are not answered.
-    pub(super) fn number(&mut self, grant: Grant, steps: Vec<Step>, early: bool) -> Batch {
+    pub(super) fn number(&mut self, grant: Grant, steps: Vec<Step>, early: bool) -> Arc<Batch> {
         let id = BatchId(self.next_id);
         self.next_id += 1;
         for step in &steps {
             self.flows.sent(&step.op);
         }
-        let ops = steps.iter().map(|step| step.op.clone()).collect();
-        let sent = Sent { id, ops, early };
+        let batch = Arc::new(Batch {
+            lease: grant.lease,
+            lane: Lane::State,
+            id,
+            steps,
+        });
+        let sent = Sent {
+            batch: Arc::clone(&batch),
+            early,
+        };
         if let Peer::Busy(flight) = &mut self.peer {
             flight.batches.push_back(sent);
         } else {
@@ -109,12 +128,7 @@ impl Reconciler {
                 disturbed: false,
             });
         }
-        Batch {
-            lease: grant.lease,
-            lane: Lane::State,
-            id,
-            steps,
-        }
+        batch
     }
 
     /// Has what follows called back: something else has happened.
@@ -144,11 +158,11 @@ impl Reconciler {
 
     /// Takes in that batches were not sent after all.
     pub(super) fn forget(&mut self, unsent: VecDeque<Sent>) {
-        for Sent { ops, early, .. } in unsent {
-            for op in ops {
-                self.flows.unsent(&op);
-                if early {
-                    self.tables.bring_back(&op);
+        for sent in unsent {
+            for op in sent.ops() {
+                self.flows.unsent(op);
+                if sent.early {
+                    self.tables.bring_back(op);
                 }
             }
         }
@@ -160,7 +174,7 @@ impl Reconciler {
             return 0;
         };
         let early = flight.batches.iter().filter(|sent| sent.early);
-        early.map(|sent| sent.ops.len()).sum()
+        early.map(|sent| sent.batch.steps.len()).sum()
     }
 
     /// Takes in that no more batches follow, and which one is in flight.
@@ -169,7 +183,7 @@ impl Reconciler {
             return;
         }
         if let Peer::Busy(flight) = &mut self.peer {
-            let is_sent = |sent: &Sent| Some(sent.id) == in_flight;
+            let is_sent = |sent: &Sent| Some(sent.batch.id) == in_flight;
             let (kept, unsent) = mem::take(&mut flight.batches)
                 .into_iter()
                 .partition(is_sent);

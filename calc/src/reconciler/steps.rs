@@ -15,6 +15,8 @@ const STEP_LEN: usize = 160;
 const HOP_LEN: usize = 64;
 /// More bytes than a batch takes besides its steps.
 const BATCH_LEN: usize = 64;
+/// As many steps as this, be they the longest but for such a route, are a message.
+pub(super) const SHORT: usize = (codec::MAX_LEN - BATCH_LEN) / STEP_LEN;
 
 /// Where a step is: in which batch, and where in that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

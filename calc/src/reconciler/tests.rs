@@ -108,7 +108,7 @@ impl Bench {
             None => Vec::new(),
             Some(Output::Apply(batch)) => {
                 self.batch = Some(batch.id);
-                batch.steps
+                batch.steps.clone()
             }
             Some(
                 other @ (Output::Hello(_)

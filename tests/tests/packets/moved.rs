@@ -184,7 +184,7 @@ async fn settle(reconciler: &mut Reconciler, calc: &mut Calc) {
             }
             Output::Apply(batch) => {
                 let mut ends = calc.proxy.receive_flows_flushed().await.unwrap();
-                let answer = calc.proxy.apply(&helper::bytes(&batch)).await.unwrap();
+                let answer = calc.proxy.apply(&helper::bytes(&*batch)).await.unwrap();
                 let ack: Ack = codec::decode(&answer).unwrap();
                 assert_eq!(ack.failed, []);
                 reconciler.handle(Instant::now(), Input::Ack(ack));

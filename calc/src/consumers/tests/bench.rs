@@ -6,7 +6,7 @@
     reason = "any instant will do to start with, and the model knows few ops"
 )]
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use ipc_proto::{Ack, Batch, Incarnation, Lease, Observed, Op, OpError, Welcome};
 
@@ -24,7 +24,7 @@ pub(super) struct Bench {
     pub(super) kernel: BTreeMap<IpNet, BpfRoute>,
     /// Of which it cannot be told what they are.
     pub(super) unreadable: BTreeSet<IpNet>,
-    pub(super) batch: Option<Batch>,
+    pub(super) batch: Option<Arc<Batch>>,
     pub(super) train: Train,
     pub(super) max_steps: u32,
     pub(super) now: Instant,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ipc_proto::{BpfRoute, KernelRoute, Op, RouteKey};
+use ipc_proto::{BpfRoute, KernelRoute, Op, RouteKey, Step};
 use ipnet::IpNet;
 
 use super::Tables;
@@ -59,14 +59,14 @@ impl Tables {
 impl Tables {
     /// Takes in that all of these entries were made, which are new, come in order, and are all there are of
     /// such between the first and the last. Returns whether that could be done in this short way.
-    pub(in crate::reconciler) fn settle_new(&mut self, ops: &[Op]) -> bool {
-        let key = |op: &Op| {
-            let Op::BpfRoute(prefix, Some(_)) = op else {
+    pub(in crate::reconciler) fn settle_new(&mut self, steps: &[Step]) -> bool {
+        let key = |step: &Step| {
+            let Op::BpfRoute(prefix, Some(_)) = &step.op else {
                 return None;
             };
             Some(Prefix(*prefix))
         };
-        let (Some(first), Some(last)) = (ops.first().and_then(key), ops.last().and_then(key))
+        let (Some(first), Some(last)) = (steps.first().and_then(key), steps.last().and_then(key))
         else {
             return false;
         };
@@ -75,7 +75,7 @@ impl Tables {
             (IpNet::V6(_), IpNet::V6(_)) => &mut self.bpf_v6,
             (IpNet::V4(_), IpNet::V6(_)) | (IpNet::V6(_), IpNet::V4(_)) => return false,
         };
-        map.settle_new(first..=last, ops.len())
+        map.settle_new(first..=last, steps.len())
     }
 }
 

@@ -134,7 +134,7 @@ fn carry_out(bench: &mut Bench, early: Vec<Output>, fails: Option<usize>) -> Vec
             failed,
         };
         train.answered(&ack);
-        asked.extend(batch.steps.into_iter().map(|step| step.op));
+        asked.extend(batch.steps.iter().map(|step| step.op.clone()));
         bench.handle(Input::Ack(ack));
     }
     asked

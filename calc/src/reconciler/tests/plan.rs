@@ -28,7 +28,7 @@ fn numbered(numbers: std::ops::RangeInclusive<u8>) -> Vec<Op> {
 }
 
 /// Returns the batches that are to follow.
-fn following(bench: &mut Bench) -> Vec<Batch> {
+fn following(bench: &mut Bench) -> Vec<Arc<Batch>> {
     let follow = || match bench.poll() {
         None => None,
         Some(Output::Follow(batch)) => Some(batch),
@@ -37,7 +37,7 @@ fn following(bench: &mut Bench) -> Vec<Batch> {
     std::iter::from_fn(follow).collect()
 }
 
-fn ops_of(batches: &[Batch]) -> Vec<Op> {
+fn ops_of(batches: &[Arc<Batch>]) -> Vec<Op> {
     let steps = batches.iter().flat_map(|batch| &batch.steps);
     steps.map(|step| step.op.clone()).collect()
 }

@@ -9,6 +9,7 @@ mod answers;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Instant,
 };
 
@@ -37,7 +38,7 @@ struct Bench {
     requests: mpsc::UnboundedReceiver<Request>,
     way: mpsc::UnboundedSender<Request>,
     train: Train,
-    signals: broadcast::Receiver<std::sync::Arc<Signal>>,
+    signals: broadcast::Receiver<Arc<Signal>>,
     _face: Signals,
     /// What the helper has made.
     kernel: BTreeMap<IpNet, BpfRoute>,
@@ -139,7 +140,7 @@ impl Bench {
     }
 
     /// Returns the batch that is asked for, if any is.
-    fn batch(&mut self) -> Option<Batch> {
+    fn batch(&mut self) -> Option<Arc<Batch>> {
         while let Ok(request) = self.requests.try_recv() {
             match request {
                 Request::Apply(batch) => {

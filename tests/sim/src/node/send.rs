@@ -41,7 +41,7 @@ impl Node {
                         Lane::Flows => {}
                     }
                     self.train.start(&batch);
-                    self.ask(now, Arrival::Apply(batch))?;
+                    self.ask(now, Arrival::Apply(Batch::clone(&batch)))?;
                 }
                 Output::Follow(batch) => {
                     self.check(&batch)?;
@@ -75,7 +75,7 @@ impl Node {
     fn follow(&mut self, now: Instant) -> Result<(), Broken> {
         if let Some((batch, _)) = self.train.next() {
             self.batch = Some(batch.id);
-            self.ask(now, Arrival::Apply(batch))?;
+            self.ask(now, Arrival::Apply(Batch::clone(&batch)))?;
         }
         Ok(())
     }

@@ -132,7 +132,7 @@ impl Kernel {
     pub(super) fn serve(&mut self, request: Output, links: &Links) -> Option<Input> {
         match request {
             Output::Hello(_) => Some(self.read(links)),
-            Output::Apply(batch) => Some(Input::Ack(self.apply(batch, links))),
+            Output::Apply(batch) => Some(Input::Ack(self.apply(&batch, links))),
             Output::Notice(_) | Output::AddressClean(_) => None,
             Output::Follow(_) | Output::Recall => {
                 panic!("each batch is answered at once: {request:?}")
@@ -161,17 +161,17 @@ impl Kernel {
         Input::Welcome(welcome, observed.collect())
     }
 
-    fn apply(&mut self, batch: Batch, links: &Links) -> Ack {
+    fn apply(&mut self, batch: &Batch, links: &Links) -> Ack {
         assert_eq!(batch.lease, Lease(self.leases), "a stale lease");
         if self.done.writes.is_empty() {
             self.done.known = self.picture.len();
         }
         let mut failed = Vec::new();
-        for (index, step) in (0..).zip(batch.steps) {
-            let Op::BpfRoute(key, route) = step.op else {
+        for (index, step) in (0..).zip(&batch.steps) {
+            let Op::BpfRoute(key, route) = &step.op else {
                 panic!("{:?} was never wanted", step.op);
             };
-            let write = self.write(key, route, links);
+            let write = self.write(*key, route.clone(), links);
             if write.outcome == Outcome::Failed {
                 let errno = if self.is_full(&write) { ENOSPC } else { EIO };
                 let call = "bpf".to_owned();

@@ -145,7 +145,7 @@ impl Writer {
                         }
                     }
                     self.done.wrote = true;
-                    let answer = self.calc.proxy.apply(&bytes(&batch)).await.unwrap();
+                    let answer = self.calc.proxy.apply(&bytes(&*batch)).await.unwrap();
                     let ack: Ack = codec::decode(&answer).unwrap();
                     self.reconciler.handle(now, Input::Ack(ack));
                 }

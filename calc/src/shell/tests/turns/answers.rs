@@ -175,7 +175,7 @@ fn a_first_load_is_sent_while_it_is_computed_and_not_called_back() {
     let [Request::Apply(first), follow @ ..] = &requests[..] else {
         panic!("{requests:?}");
     };
-    let batches: Vec<&Batch> = [first]
+    let batches: Vec<&Arc<Batch>> = [first]
         .into_iter()
         .chain(follow.iter().map(|request| match request {
             Request::Follow(batch) => batch,
