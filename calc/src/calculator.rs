@@ -13,10 +13,12 @@ use crate::{
     index::{HeldBlock, Index, WorkloadTable},
     kind::{self, Kind, World},
     obstacles,
-    resolver::{Changed, Resolver},
+    resolver::{Changes, Resolver},
     route::Route,
 };
 
+/// No route has changed.
+const NONE: Changes = Changes::These(Vec::new());
 /// How many blocks are taken in at a time: what that takes besides is to be little.
 const MAX_BLOCKS: usize = 1 << 18;
 
@@ -132,16 +134,16 @@ impl Calculator {
     /// for each key whose desired value has changed, kind by kind in the order in which they are to
     /// be made.
     pub fn resolve(&mut self) -> Vec<Op> {
-        let changed = self.resolver.resolve(&self.index);
-        self.resolve_changed(&changed)
+        let changes = self.resolver.resolve(&self.index);
+        self.resolve_changed(&changes)
     }
 
     /// Computes what follows where these routes have changed, besides what else is marked.
-    fn resolve_changed(&mut self, changed: &[Changed]) -> Vec<Op> {
+    fn resolve_changed(&mut self, changes: &Changes) -> Vec<Op> {
         let world = World {
             index: &self.index,
             routes: &self.resolver,
-            changed,
+            changes,
             is_first: !mem::replace(&mut self.has_resolved, true),
         };
         let mut ops = Vec::new();
@@ -170,7 +172,7 @@ impl Calculator {
         let world = World {
             index: &self.index,
             routes: &self.resolver,
-            changed: &[],
+            changes: &NONE,
             is_first: true,
         };
         let mut ops = Vec::new();
@@ -188,19 +190,18 @@ impl Calculator {
     /// parts that follow from `size` prefixes each.
     pub fn resolve_early(&mut self, size: usize, mut early: impl FnMut(Vec<Op>)) -> Vec<Op> {
         let mut building = self.resolver.build(&self.index);
-        let mut routes = Vec::with_capacity(building.left());
+        let mut routes = Vec::with_capacity(size);
         while building.left() > 0 {
-            let known = routes.len();
-            building.add(size, &mut routes);
+            routes.clear();
+            building.add(size, |cidr, route| routes.push((cidr, route)));
             let mut ops = Vec::with_capacity(size);
-            let part = routes.get(known..).unwrap_or_default();
             for kind in &mut self.kinds {
-                kind.resolve_early(part, building.left(), &self.index, &mut ops);
+                kind.resolve_early(&routes, building.left(), &self.index, &mut ops);
             }
             early(ops);
         }
         building.end();
-        self.resolve_changed(&routes)
+        self.resolve_changed(&Changes::All)
     }
 
     /// Takes no more memory than it must: after a load, what came with it is in loose order.
@@ -252,7 +253,7 @@ impl Calculator {
         kind::waiting_for_links(&World {
             index: &self.index,
             routes: &self.resolver,
-            changed: &[],
+            changes: &NONE,
             is_first: false,
         })
     }

@@ -27,7 +27,7 @@ use crate::{
         Bgp, Block, Config, Event, MigrationRole, Node, RouteSource, SourceHint, Workload,
         WorkloadKey,
     },
-    prefix::{Family, is_global_unicast, single},
+    prefix::{Family, Prefix, is_global_unicast, single},
     route::{NodeName, Tunnels},
 };
 
@@ -152,7 +152,7 @@ impl Index {
     /// Leaves those blocks of which something else is known; of several that are said of one, the last holds.
     /// They are put in order.
     pub(crate) fn retain_news(&self, blocks: &mut Vec<(IpNet, Option<HeldBlock>)>) {
-        blocks.sort_by_key(|(cidr, _)| *cidr);
+        blocks.sort_by_key(|(cidr, _)| Prefix(*cidr));
         blocks.dedup_by(|later, former| {
             let is_same = later.0 == former.0;
             if is_same {

@@ -35,7 +35,7 @@ use self::{
 use crate::{
     event::Event,
     index::{HeldBlock, Index, NodeId},
-    resolver::{Changed, Resolver},
+    resolver::{Changes, Resolver},
     route::Route,
 };
 
@@ -63,7 +63,7 @@ pub(crate) trait Kind: Debug {
     /// address, if it does so; those come in order. So many prefixes are left.
     fn resolve_early(
         &mut self,
-        _routes: &[Changed],
+        _routes: &[(IpNet, Route<NodeId>)],
         _left: usize,
         _index: &Index,
         _ops: &mut Vec<Op>,
@@ -78,15 +78,26 @@ pub(crate) struct World<'a> {
     pub(crate) index: &'a Index,
     /// The graph's routes.
     pub(crate) routes: &'a Resolver,
-    /// The routes that changed since the last time, as they are now, in order.
-    pub(crate) changed: &'a [Changed],
-    /// Whether that is all routes, for this is the first time.
+    /// Which routes changed since the last time.
+    pub(crate) changes: &'a Changes,
+    /// Whether this is the first time: nothing has been wanted so far.
     pub(crate) is_first: bool,
 }
 
 impl<'a> World<'a> {
+    /// Returns the routes that changed since the last time, as they are now, in order.
+    fn changed(&self) -> impl Iterator<Item = (IpNet, Option<&'a Route<NodeId>>)> + use<'a> {
+        let (all, these) = match self.changes {
+            Changes::All => (Some(self.routes.routes()), [].as_slice()),
+            Changes::These(changed) => (None, changed.as_slice()),
+        };
+        let all = all.into_iter().flatten();
+        let these = these.iter().map(|(cidr, route)| (*cidr, route.as_ref()));
+        all.map(|(cidr, route)| (cidr, Some(route))).chain(these)
+    }
+
     /// Returns what is marked, in order, or `changed`: each prefix once and in order, with its route.
-    fn dirty<C: Iterator<Item = &'a Changed>>(
+    fn dirty<C: Iterator<Item = (IpNet, Option<&'a Route<NodeId>>)>>(
         &self,
         marked: Vec<IpNet>,
         changed: C,
@@ -100,10 +111,10 @@ impl<'a> World<'a> {
             }
             (first, _) => {
                 let (cidr, route) = changed.next()?;
-                if first == Some(cidr) {
+                if first == Some(&cidr) {
                     marked.next();
                 }
-                Some((*cidr, route.as_ref()))
+                Some((cidr, route))
             }
         })
     }

@@ -8,12 +8,12 @@ mod building;
 mod by_node;
 mod walk;
 
-use std::{collections::BTreeSet, mem};
+use std::{cell::OnceCell, collections::BTreeSet, mem};
 
 use ipnet::IpNet;
 
 use self::{
-    by_node::ByNode,
+    by_node::{ByNode, Moves},
     walk::{Path, Record},
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Resolver {
     records: PrefixMap<Record>,
-    by_node: ByNode,
+    by_node: OnceCell<ByNode>,
     /// The prefixes that a changed resource names.
     touched: Marks,
     /// The prefixes to compute again, with all in them.
@@ -39,6 +39,15 @@ pub(crate) struct Resolver {
 
 /// A prefix and its route, if it has one.
 pub(crate) type Changed = (IpNet, Option<Route<NodeId>>);
+
+/// Which routes have changed.
+#[derive(Debug)]
+pub(crate) enum Changes {
+    /// All that there are: there were none.
+    All,
+    /// These, as they are now, in order.
+    These(Vec<Changed>),
+}
 
 /// Routes that were told.
 #[derive(Debug, Default)]
@@ -91,7 +100,8 @@ impl Resolver {
                 // Whether another node is in our subnet may have changed for any of them.
                 self.dirty.insert(family.whole());
             } else if let Some(id) = before.names.find(name) {
-                let routes = self.by_node.get(id);
+                let routes: Vec<_> = self.by_node().get(id).collect();
+                let routes = routes.into_iter();
                 self.dirty
                     .extend(routes.filter(|cidr| Family::of_net(cidr) == family));
             }
@@ -130,24 +140,23 @@ impl Resolver {
         }
     }
 
-    /// Brings the routes up to date, and returns those that changed as they are now, in order.
-    pub(crate) fn resolve(&mut self, index: &Index) -> Vec<Changed> {
+    /// Brings the routes up to date, and returns which changed.
+    pub(crate) fn resolve(&mut self, index: &Index) -> Changes {
         if let Some(told) = &mut self.told {
             let told = mem::take(told);
-            return self.take_over(&told);
+            return Changes::These(self.take_over(&told));
         }
         if self.is_new() {
             let mut building = self.build(index);
-            let mut routes = Vec::with_capacity(building.left());
-            building.add(usize::MAX, &mut routes);
+            building.add(usize::MAX, |_, _| {});
             building.end();
-            return routes;
+            return Changes::All;
         }
         self.refresh(index);
         let roots = self.dirty.take();
         let mut changed = Vec::with_capacity(roots.len());
         let mut vacant = Vec::new();
-        let mut moves = self.by_node.moves();
+        let mut moves = Moves::new(self.by_node.get_mut());
         let mut path = Path::new(index);
         let mut done: Option<IpNet> = None;
         for root in roots {
@@ -173,7 +182,7 @@ impl Resolver {
         for cidr in vacant {
             self.records.remove(&cidr);
         }
-        changed
+        Changes::These(changed)
     }
 
     /// Reads again what the resources say of each touched prefix, and marks it where that has
@@ -214,7 +223,7 @@ impl Resolver {
         order.sort_unstable();
         let mut changed = Vec::with_capacity(order.len());
         let mut fresh = Run::default();
-        let mut moves = self.by_node.moves();
+        let mut moves = Moves::new(self.by_node.get_mut());
         for of_one in order.chunk_by(|(a, _), (b, _)| a == b) {
             // Of several on one prefix the last holds.
             let Some((cidr, last)) = of_one.last().copied() else {
@@ -269,10 +278,10 @@ impl Resolver {
 
     /// The prefixes of the routes to any of these nodes. To many, they come in order.
     pub(crate) fn routes_to(&self, nodes: &BTreeSet<NodeId>) -> Vec<IpNet> {
-        let count: usize = nodes.iter().map(|node| self.by_node.count(*node)).sum();
+        let count: usize = nodes.iter().map(|node| self.by_node().count(*node)).sum();
         if count < self.records.len() / 8 {
             let nodes = nodes.iter();
-            return nodes.flat_map(|node| self.by_node.get(*node)).collect();
+            return nodes.flat_map(|node| self.by_node().get(*node)).collect();
         }
         self.routes()
             .filter(|(_, route)| route.node.is_some_and(|node| nodes.contains(&node)))
@@ -280,8 +289,20 @@ impl Resolver {
             .collect()
     }
 
+    fn by_node(&self) -> &ByNode {
+        self.by_node.get_or_init(|| {
+            let mut by_node = ByNode::default();
+            let mut moves = Moves::new(Some(&mut by_node));
+            for (cidr, route) in self.routes() {
+                moves.note(cidr, None, Some(route));
+            }
+            moves.finish();
+            by_node
+        })
+    }
+
     /// Returns whether there are routes to a node.
     pub(crate) fn leads_to(&self, node: NodeId) -> bool {
-        self.by_node.count(node) > 0
+        self.by_node().count(node) > 0
     }
 }

@@ -74,6 +74,7 @@ impl Blocks {
     /// Takes over what is said of blocks, each of them once and in order.
     pub(super) fn set_all(&mut self, blocks: Vec<(IpNet, Option<HeldBlock>)>) {
         let mut owners = Run::default();
+        owners.reserve(blocks.len());
         for (cidr, block) in blocks {
             if !self.others.is_empty() {
                 let stale: Vec<_> = self.others_in(&cidr).map(|(key, _)| *key).collect();

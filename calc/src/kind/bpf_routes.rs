@@ -14,9 +14,9 @@ use ipnet::IpNet;
 use super::{Kind, World};
 use crate::{
     event::{Bgp, Config, Event, ServiceLoopPrevention},
-    index::Index,
+    index::{Index, NodeId},
     prefix::{Marks, PrefixMap, Run, single, subtree},
-    resolver::Changed,
+    route::Route,
 };
 
 /// See the [module](self).
@@ -128,14 +128,20 @@ impl Kind for BpfRoutes {
         true
     }
 
-    fn resolve_early(&mut self, routes: &[Changed], left: usize, index: &Index, ops: &mut Vec<Op>) {
+    fn resolve_early(
+        &mut self,
+        routes: &[(IpNet, Route<NodeId>)],
+        left: usize,
+        index: &Index,
+        ops: &mut Vec<Op>,
+    ) {
         let mut early = self.early.take().unwrap_or_default();
         early.reserve(routes.len() + left);
         for (cidr, route) in routes
             .iter()
             .filter(|(cidr, _)| self.settings.is_early(cidr))
         {
-            if let Some(desired) = self.want_early(cidr, route.as_ref(), index) {
+            if let Some(desired) = self.want_early(cidr, route, index) {
                 early.push(*cidr, desired.clone());
                 ops.push(Op::BpfRoute(*cidr, Some(desired)));
             }
@@ -149,7 +155,7 @@ impl Kind for BpfRoutes {
         }
         let marked = self.dirty.take();
         let configured = self.configured(&marked, world);
-        ops.reserve(world.changed.len());
+        ops.reserve(world.changed().size_hint().0);
         self.resolve_unconfigured(marked, world, ops);
         // Wider prefixes come first: entries of narrower ones may follow from theirs.
         for cidr in configured {
@@ -174,10 +180,10 @@ impl BpfRoutes {
         if all.is_empty() {
             return BTreeSet::new();
         }
-        let changed = world.changed.iter().map(|(cidr, _)| cidr);
-        let dirty = marked.iter().chain(changed);
+        let changed = world.changed().map(|(cidr, _)| cidr);
+        let dirty = marked.iter().copied().chain(changed);
         dirty
-            .flat_map(|cidr| all.range(subtree(*cidr)))
+            .flat_map(|cidr| all.range(subtree(cidr)))
             .copied()
             .collect()
     }
@@ -188,7 +194,7 @@ impl BpfRoutes {
         let early = self.early.take();
         let (has_early, settings) = (early.is_some(), &self.settings);
         self.desired.absorb(early.unwrap_or_default());
-        let changed = world.changed.iter();
+        let changed = world.changed();
         let changed = changed.filter(|(cidr, _)| !has_early || !settings.is_early(cidr));
         for (cidr, route) in world.dirty(marked, changed) {
             if self.settings.all.contains(&cidr) {

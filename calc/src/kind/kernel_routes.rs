@@ -180,7 +180,7 @@ impl Kind for KernelRoutes {
         }
         let marked = self.dirty.take();
         let mut fresh = Run::default();
-        for (prefix, route) in world.dirty(marked, world.changed.iter()) {
+        for (prefix, route) in world.dirty(marked, world.changed()) {
             let desired = self.want(prefix, route, world);
             match (self.desired.get_mut(&prefix), desired) {
                 (None, None) => {}

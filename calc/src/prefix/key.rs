@@ -21,9 +21,9 @@ pub(crate) struct Prefix(pub(crate) IpNet);
 
 impl Ord for Prefix {
     fn cmp(&self, other: &Self) -> Ordering {
-        match (self.0, other.0) {
-            (IpNet::V4(a), IpNet::V4(b)) => V4(a).cmp(&V4(b)),
-            (IpNet::V6(a), IpNet::V6(b)) => V6(a).cmp(&V6(b)),
+        match (&self.0, &other.0) {
+            (IpNet::V4(a), IpNet::V4(b)) => V4(*a).cmp(&V4(*b)),
+            (IpNet::V6(a), IpNet::V6(b)) => V6(*a).cmp(&V6(*b)),
             (IpNet::V4(_), IpNet::V6(_)) => Ordering::Less,
             (IpNet::V6(_), IpNet::V4(_)) => Ordering::Greater,
         }

@@ -153,7 +153,8 @@ impl<V> PrefixMap<V> {
 
     /// All entries, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (IpNet, &V)> {
-        both(Some(self.v4.map.iter()), Some(self.v6.map.iter()))
+        let v4 = self.v4.map.iter().map(|(key, value)| (key.into(), value));
+        v4.chain(self.v6.map.iter().map(|(key, value)| (key.into(), value)))
     }
 
     /// The entry of `net` and those that lie in it, in order.
@@ -204,6 +205,18 @@ fn both<A: Into<IpNet>, B: Into<IpNet>, V>(
         .chain(v6.map(|(key, value)| (key.into(), value)))
 }
 
+/// Returns how many keys there are of each length.
+fn lengths<K: Key>(keys: impl Iterator<Item = K>) -> BTreeMap<u8, usize> {
+    let mut counts = [0_usize; 256];
+    for key in keys {
+        if let Some(count) = counts.get_mut(usize::from(key.len())) {
+            *count += 1;
+        }
+    }
+    let counts = (0..=u8::MAX).zip(counts);
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
 impl<K: Key, V> OfFamily<K, V> {
     fn insert(&mut self, key: K, value: V) -> Option<V> {
         let former = self.map.insert(key, value);
@@ -220,15 +233,14 @@ impl<K: Key, V> OfFamily<K, V> {
             }
             return;
         }
-        ordered::absorb(&mut self.map, entries.into_iter());
-        let mut counts = [0_usize; 256];
-        for key in self.map.keys() {
-            if let Some(count) = counts.get_mut(usize::from(key.len())) {
-                *count += 1;
-            }
+        if self.map.is_empty() {
+            // They are nearer to each other here than in the map.
+            self.lengths = lengths(entries.iter().map(|(key, _)| *key));
+            ordered::absorb(&mut self.map, entries.into_iter());
+        } else {
+            ordered::absorb(&mut self.map, entries.into_iter());
+            self.lengths = lengths(self.map.keys().copied());
         }
-        let counts = (0..=u8::MAX).zip(counts);
-        self.lengths = counts.filter(|(_, count)| *count > 0).collect();
     }
 
     fn remove(&mut self, key: K) -> Option<V> {

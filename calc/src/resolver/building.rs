@@ -3,13 +3,13 @@
 use ipnet::IpNet;
 
 use super::{
-    Changed, Resolver,
-    by_node::Moves,
+    Resolver,
     walk::{Path, Record},
 };
 use crate::{
-    index::{Index, Owners},
+    index::{Index, NodeId, Owners},
     prefix::{PrefixMap, Run},
+    route::Route,
 };
 
 /// See the [module](self).
@@ -19,7 +19,6 @@ pub(crate) struct Building<'a> {
     named: std::vec::IntoIter<IpNet>,
     owners: Option<Owners<'a>>,
     path: Path<'a>,
-    moves: Moves<'a>,
     run: Run<Record>,
     records: &'a mut PrefixMap<Record>,
 }
@@ -39,6 +38,7 @@ impl Resolver {
     pub(crate) fn build<'a>(&'a mut self, index: &'a Index) -> Building<'a> {
         // All is computed, whatever has changed.
         self.dirty.take();
+        self.by_node.take();
         let named = self.touched.take();
         let mut run = Run::default();
         run.reserve(named.len());
@@ -47,7 +47,6 @@ impl Resolver {
             named: named.into_iter(),
             owners: index.block_owners(),
             path: Path::new(index),
-            moves: self.by_node.moves(),
             run,
             records: &mut self.records,
         }
@@ -60,8 +59,8 @@ impl Building<'_> {
         self.named.len()
     }
 
-    /// Looks at `count` prefixes more, and adds the routes that there are.
-    pub(crate) fn add(&mut self, count: usize, routes: &mut Vec<Changed>) {
+    /// Looks at `count` prefixes more, and tells of the routes that there are.
+    pub(crate) fn add(&mut self, count: usize, mut tell: impl FnMut(IpNet, Route<NodeId>)) {
         for cidr in self.named.by_ref().take(count) {
             let owner = self.owners.as_mut().and_then(|owners| owners.of(&cidr));
             let mut record = Record::read(&cidr, owner, self.index);
@@ -70,9 +69,8 @@ impl Building<'_> {
             }
             // What contains it has come before.
             record.route = self.path.visit(cidr, &record);
-            if record.route.is_some() {
-                self.moves.note(cidr, None, record.route.as_ref());
-                routes.push((cidr, record.route));
+            if let Some(route) = record.route {
+                tell(cidr, route);
             }
             self.run.push(cidr, record);
         }
@@ -80,7 +78,6 @@ impl Building<'_> {
 
     /// Keeps what was computed.
     pub(crate) fn end(self) {
-        self.moves.finish();
         self.records.absorb(self.run);
     }
 }

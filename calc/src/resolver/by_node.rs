@@ -1,4 +1,4 @@
-//! The prefixes of the routes to each node.
+//! The prefixes of the routes to each node. Few changes ask for them, so they are looked for only then.
 
 use ipnet::IpNet;
 
@@ -26,36 +26,40 @@ impl ByNode {
     pub(super) fn count(&self, node: NodeId) -> usize {
         self.routes.get(node.place()).map_or(0, PrefixMap::len)
     }
-
-    /// Starts to note what becomes of routes.
-    pub(super) fn moves(&mut self) -> Moves<'_> {
-        Moves {
-            by_node: self,
-            come: Vec::new(),
-        }
-    }
 }
 
 /// What becomes of routes, in order. Those that come are noted together, when all are known.
 #[derive(Debug)]
 pub(super) struct Moves<'a> {
-    by_node: &'a mut ByNode,
+    /// Nothing where nobody has asked for them.
+    by_node: Option<&'a mut ByNode>,
     come: Vec<(NodeId, IpNet)>,
 }
 
-impl Moves<'_> {
+impl<'a> Moves<'a> {
+    /// Starts to note what becomes of routes, where that is `by_node`.
+    pub(super) fn new(by_node: Option<&'a mut ByNode>) -> Self {
+        Self {
+            by_node,
+            come: Vec::new(),
+        }
+    }
+
     pub(super) fn note(
         &mut self,
         cidr: IpNet,
         former: Option<&Route<NodeId>>,
         desired: Option<&Route<NodeId>>,
     ) {
+        let Some(by_node) = &mut self.by_node else {
+            return;
+        };
         let [former, desired] = [former, desired].map(|route| route.and_then(|route| route.node));
         if former == desired {
             return;
         }
         if let Some(former) = former
-            && let Some(routes) = self.by_node.routes.get_mut(former.place())
+            && let Some(routes) = by_node.routes.get_mut(former.place())
         {
             routes.remove(&cidr);
         }
@@ -65,7 +69,9 @@ impl Moves<'_> {
     }
 
     pub(super) fn finish(self) {
-        let all = &mut self.by_node.routes;
+        let Some(ByNode { routes: all }) = self.by_node else {
+            return;
+        };
         let end = self.come.iter().map(|(node, _)| node.place() + 1).max();
         if let Some(end) = end.filter(|end| *end > all.len()) {
             all.resize_with(end, PrefixMap::default);

@@ -129,7 +129,9 @@ impl<'a> Path<'a> {
     }
 
     fn step(&mut self, cidr: IpNet, record: &Record) -> (State, Named) {
-        let outside = |(around, _): &mut (IpNet, State)| !around.contains(&cidr);
+        let outside = |(around, _): &mut (IpNet, State)| {
+            shared_length(around, &cidr) != Some(around.prefix_len())
+        };
         while self.steps.pop_if(outside).is_some() {}
         let mut state = self
             .steps

@@ -40,10 +40,10 @@ impl BpfRoutes {
     pub(super) fn want_early(
         &self,
         cidr: &IpNet,
-        route: Option<&Route<NodeId>>,
+        route: &Route<NodeId>,
         index: &Index,
     ) -> Option<BpfRoute> {
-        self.entry(cidr, route, 0, index, BpfRoute::default)
+        self.entry(cidr, Some(route), 0, index, BpfRoute::default)
     }
 
     fn entry(
