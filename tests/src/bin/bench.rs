@@ -74,8 +74,8 @@ async fn measure(groups: &[String]) -> Vec<Metric> {
     // First of all: it is what a process does that has done nothing else.
     if asked("e2e.bpf_initial") {
         metrics.push(bpf::initial(10_000, 9).await);
-        metrics.push(bpf::initial(100_000, 5).await);
-        metrics.push(bpf::initial(250_000, 5).await);
+        metrics.push(bpf::initial(100_000, 9).await);
+        metrics.push(bpf::initial(250_000, 9).await);
     }
     if asked("calc") {
         metrics.extend(calculation());
