@@ -100,10 +100,11 @@ impl Resolver {
                 // Whether another node is in our subnet may have changed for any of them.
                 self.dirty.insert(family.whole());
             } else if let Some(id) = before.names.find(name) {
-                let routes: Vec<_> = self.by_node().get(id).collect();
-                let routes = routes.into_iter();
-                self.dirty
-                    .extend(routes.filter(|cidr| Family::of_net(cidr) == family));
+                let routes = self.by_node().get(id);
+                let routes: Vec<_> = routes
+                    .filter(|cidr| Family::of_net(cidr) == family)
+                    .collect();
+                self.dirty.extend(routes);
             }
         }
     }

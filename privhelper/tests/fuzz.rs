@@ -208,7 +208,7 @@ fn a_batch_of_many_small_steps_is_refused_before_they_have_places() {
         bytes
     };
     // Masquerading without any, which needs nothing.
-    let step = [&12_u32.to_le_bytes()[..], &[0, 0]].concat();
+    let step = [&[0][..], &12_u32.to_le_bytes(), &[0, 0]].concat();
     let most = Batch::MAX_STEPS;
     let batch: Batch = codec::decode(&of(most, &step)).unwrap();
     assert!(weight(&batch) < FLOOR);
