@@ -61,11 +61,13 @@ impl Face for Counter {
     }
 
     async fn signal(&mut self, emitter: &SignalEmitter<'_>) -> zbus::Result<()> {
-        while self.chatty {
+        if !self.chatty {
+            return pending().await;
+        }
+        loop {
             self.count_changed(emitter).await?;
             tokio::task::yield_now().await;
         }
-        pending().await
     }
 }
 
