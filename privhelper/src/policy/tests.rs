@@ -103,6 +103,38 @@ fn kernel(text: &str, kind: RouteKind, protocol: Protocol) -> Op {
 }
 
 #[test]
+fn what_is_never_ours_is_inside_one_of_these_to_the_last_address() {
+    let nets: [(&str, &[&str]); 6] = [
+        ("0.0.0.0/8", &["1.0.0.0"]),
+        ("127.0.0.0/8", &["126.255.255.255", "128.0.0.0"]),
+        ("169.254.0.0/16", &["169.253.255.255", "169.255.0.0"]),
+        ("224.0.0.0/4", &["223.255.255.255", "240.0.0.0"]),
+        ("fe80::/10", &["fe7f:ffff::1", "fec0::"]),
+        ("ff00::/8", &["feff:ffff::1"]),
+    ];
+    for (text, beside) in nets {
+        let net: IpNet = text.parse().unwrap();
+        let ends = [net.network(), net.broadcast()].map(IpNet::from);
+        for inside in [net]
+            .into_iter()
+            .chain(ends)
+            .chain(net.subnets(net.prefix_len() + 1).unwrap())
+        {
+            assert_eq!(routes::never(&inside), Some(text), "{inside}");
+        }
+        assert_eq!(
+            routes::never(&net.supernet().unwrap().trunc()),
+            None,
+            "around {net}"
+        );
+        for address in beside {
+            let outside = address.parse::<IpAddr>().unwrap();
+            assert_eq!(routes::never(&outside.into()), None, "{address}");
+        }
+    }
+}
+
+#[test]
 fn roles_go_by_name_then_by_address() {
     let policy = policy();
     let links = links(&policy);
