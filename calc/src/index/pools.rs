@@ -30,9 +30,19 @@ impl Pools {
 
     /// Returns whether a pool of the family uses VXLAN.
     pub(crate) fn use_vxlan(&self, family: Family) -> bool {
-        self.by_cidr
-            .iter()
-            .any(|(cidr, pool)| Family::of_net(cidr) == family && pool.kind() == PoolKind::Vxlan)
+        self.with_vxlan(family).next().is_some()
+    }
+
+    /// Returns whether one uses it between nodes of one subnet as well.
+    pub(crate) fn always_use_vxlan(&self, family: Family) -> bool {
+        self.with_vxlan(family).any(|pool| !pool.cross_subnet())
+    }
+
+    fn with_vxlan(&self, family: Family) -> impl Iterator<Item = &Pool> {
+        let of_family =
+            move |(cidr, pool): (&IpNet, _)| (Family::of_net(cidr) == family).then_some(pool);
+        let pools = self.by_cidr.iter().filter_map(of_family);
+        pools.filter(|pool: &&Pool| pool.kind() == PoolKind::Vxlan)
     }
 }
 

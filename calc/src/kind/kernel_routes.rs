@@ -153,12 +153,9 @@ impl Kind for KernelRoutes {
                 self.ways_dirty = true;
                 self.all_dirty = true;
             }
+            Event::Pool(..) => self.ways_dirty = true,
             // These come as changed routes.
-            Event::Workload(..)
-            | Event::Pool(..)
-            | Event::Block(..)
-            | Event::Bgp(_)
-            | Event::Links(_) => {}
+            Event::Workload(..) | Event::Block(..) | Event::Bgp(_) | Event::Links(_) => {}
         }
     }
 
@@ -299,6 +296,9 @@ fn remote(
 ) -> Option<Wanted> {
     let workload = route.types.contains(Types::REMOTE_WORKLOAD);
     let tunnel_end = route.types.contains(Types::REMOTE_TUNNEL);
+    if tunnel_end && route.tunnels.vxlan && ways.must_attach(route) {
+        return Some(ways.attached.as_ref()?.to(Class::VxlanTunnel, None));
+    }
     match route.pool {
         PoolKind::Vxlan if !index.config.vxlan => None,
         PoolKind::Vxlan if workload || tunnel_end && route.borrowed => {

@@ -327,6 +327,14 @@ fn states() -> Vec<State> {
             name: "IPv6 is as IPv4 but for neighbours of workloads",
             world: six(),
         },
+        State {
+            name: "in IPv6 an end of the tunnel is attached where what is around it needs no tunnel",
+            world: ends_without_a_tunnel(true),
+        },
+        State {
+            name: "in IPv6 it is not where no pool is reached by it",
+            world: ends_without_a_tunnel(false),
+        },
     ]
 }
 
@@ -367,6 +375,28 @@ fn six() -> World {
         "cali1",
         &["fd65::a:5/128"],
     );
+    world
+}
+
+/// An end of the tunnel in a pool without encapsulation, and one in a pool that needs no tunnel in this
+/// subnet; beside them, if it `also` has, blocks that are reached by the tunnel alone.
+fn ends_without_a_tunnel(also: bool) -> World {
+    let mut world = six();
+    let plain = Pool::default();
+    world.pools.insert(net("fd66::/64"), plain);
+    block(&mut world, "fd66::c:0/122", "node-c");
+    world.nodes.get_mut("node-c").unwrap().vxlan_v6 = Some(ip("fd66::c:1"));
+    if also {
+        let always = Pool {
+            vxlan: TunnelMode::Always,
+            ..Pool::default()
+        };
+        world.pools.insert(net("fd64::/64"), always);
+        block(&mut world, "fd64::b:0/122", "node-b");
+        block(&mut world, "fd64::c:0/122", "node-c");
+    } else {
+        world.pools.get_mut(&net("fd65::/64")).unwrap().vxlan = TunnelMode::Never;
+    }
     world
 }
 

@@ -230,3 +230,44 @@ fn a_reading_removes_what_is_stray_and_leaves_what_is_learned() {
         },
     );
 }
+
+#[test]
+fn an_end_that_is_itself_reached_without_the_tunnel_serves_as_next_hop() {
+    test(
+        "peers::an_end_that_is_itself_reached_without_the_tunnel_serves_as_next_hop",
+        |world| {
+            let [node, _] = &world.nodes;
+            let before = node.kernel_state();
+            let (near, end) = ("ip -6 route show fd00:245::2:0/122", "fd00:245::2:0");
+            let far = "ip -6 route show fd00:244::2:0/122";
+            let text = "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: near}\n\
+                        spec: {cidr: 'fd00:245::/96', vxlanMode: CrossSubnet}\n---\n\
+                        apiVersion: projectcalico.org/v3\nkind: IPAMBlock\nmetadata: {name: near-2}\n\
+                        spec: {cidr: 'fd00:245::2:0/122', affinity: 'host:node-2', allocations: [], \
+                        unallocated: [], attributes: []}\n";
+            std::fs::write(node.document("near.yaml"), text).unwrap();
+            shows(node, near, &["via fd00:30::12 dev eth0"]);
+            node.edit("nodes.yaml", "fd00:244::2:0", end);
+            shows(node, far, &["via fd00:245::2:0 dev vxlan-v6.calico"]);
+            shows(
+                node,
+                &format!("ip -6 route show {end}/128"),
+                &["dev vxlan-v6.calico"],
+            );
+            node.converged();
+            node.reports_nothing();
+            let all = node.kernel_state();
+            for route in [
+                "fd00:244::2:0/122",
+                &format!("{end}/128"),
+                "fd00:245::2:0/122",
+            ] {
+                node.netns.run(&format!("ip -6 route del {route}"));
+            }
+            is_again(node, &all);
+            node.edit("nodes.yaml", end, "fd00:244::2:0");
+            std::fs::remove_file(node.document("near.yaml")).unwrap();
+            is_again(node, &before);
+        },
+    );
+}

@@ -7,9 +7,10 @@ use ipc_proto::{Hop, KernelRoute, LinkState, Protocol, RouteKind, Table};
 use super::{Shape, Wanted};
 use crate::{
     conflict::{Candidate, Class},
-    index::Index,
+    index::{Index, NodeId},
     kind::tunnel_devices,
     prefix::Family,
+    route::{PoolKind, Route},
 };
 
 /// See the [module](self).
@@ -25,6 +26,10 @@ pub(super) struct Ways {
     pub(super) attached: Option<Way>,
     /// To nowhere.
     pub(super) blackhole: Way,
+    /// Whether routes by the tunnel have next hops that the kernel looks up,
+    looks_up: bool,
+    /// and a pool has such routes to nodes of this one's subnet as well.
+    always: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -84,7 +89,23 @@ impl Ways {
                     mtu: None,
                 }),
             },
+            looks_up: family == Family::V6 && index.tunnels(family),
+            always: index.pools.always_use_vxlan(family),
         }
+    }
+
+    /// Whether the other end of a tunnel, at this route, has to be attached for routes by it to be made:
+    /// what is around it is reached without the tunnel. As a next hop on the tunnel device the kernel
+    /// then takes it in IPv4 only; in IPv6 it looks the address up, also of a hop that is `onlink`, and
+    /// refuses it (EINVAL).
+    pub(super) fn must_attach(&self, end: &Route<NodeId>) -> bool {
+        self.looks_up
+            && match end.pool {
+                PoolKind::Vxlan => end.same_subnet && self.always,
+                // Be it this program that makes those routes or another one.
+                PoolKind::NoEncap => true,
+                PoolKind::None | PoolKind::Ipip => false,
+            }
     }
 }
 
