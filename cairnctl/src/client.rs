@@ -176,8 +176,8 @@ pub(crate) async fn rows(
     }
 }
 
-/// Has `calc` read the kernel back, and returns how long it took until it had, by a reading that began
-/// after that was asked for; nothing if that is longer than `patience`.
+/// Has `calc` read the kernel back, and what was written in the datastore, and returns how long it took
+/// until it had, by a reading that began after that was asked for; nothing if that is longer than `patience`.
 pub(crate) async fn resync(
     calc: &Connection,
     patience: Duration,

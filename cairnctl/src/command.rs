@@ -41,7 +41,8 @@ enum Command {
     },
     /// Show what is not as it should be, and why; fails if there is anything.
     Diff,
-    /// Have the kernel read back and repaired; fails unless it has been read in time.
+    /// Have all that was written in the datastore read, and the kernel read back and repaired; fails
+    /// unless both have been read in time.
     Resync {
         /// How long to wait for that, in seconds.
         #[arg(long, value_name = "SECONDS", default_value_t = 10)]
@@ -103,8 +104,8 @@ pub(crate) enum Error {
     #[error("calc does not resync: {0}")]
     Resync(zbus::Error),
     #[error(
-        "calc was asked, but has not read the kernel back within {0} s: cairnctl status may tell why; \
-         it will when it can"
+        "calc was asked, but has not read the datastore and the kernel back within {0} s: cairnctl \
+         status may tell why; it will when it can"
     )]
     Unread(u16),
     #[error("{0}")]
@@ -170,7 +171,10 @@ pub(crate) async fn run(args: &Args) -> Result<(String, bool), Error> {
             let text = if args.json {
                 document(&json!({ "resync": "read", "ms": took }))
             } else {
-                format!("calc has read the kernel back in {took} ms, and repairs what differs\n")
+                format!(
+                    "calc has read the datastore and the kernel back in {took} ms, and repairs what \
+                     differs\n"
+                )
             };
             Ok((text, true))
         }

@@ -467,7 +467,7 @@ fn resync_waits_for_the_reading() {
     let dir = serve_all(true);
     let output = cairnctl(dir.path(), &["resync"]);
     assert!(
-        stdout(&output).starts_with("calc has read the kernel back in "),
+        stdout(&output).starts_with("calc has read the datastore and the kernel back in "),
         "{}",
         stdout(&output)
     );
@@ -510,7 +510,7 @@ fn resync_says_so_if_nothing_is_read_in_time() {
     let output = cairnctl(dir.path(), &["resync", "--wait", "1"]);
     assert!(
         stderr(&output)
-            .starts_with("cairnctl: calc was asked, but has not read the kernel back within 1 s"),
+            .starts_with("cairnctl: calc was asked, but has not read the datastore and the kernel back within 1 s"),
         "{}",
         stderr(&output)
     );

@@ -46,6 +46,16 @@ impl Standing {
     }
 }
 
+/// What is heard of a datastore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// What it holds, or what has changed.
+    Update(Update),
+    /// What was written before the request of this number is told, as far as it can be read; what is
+    /// in the way of that is.
+    Answer(u64),
+}
+
 /// What a datastore tells: the first one holds all that there is, the rest what changed since.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {

@@ -164,7 +164,8 @@ fn count(number: usize) -> u64 {
 #[zbus::interface(name = "io.cairn.Calc1", spawn = false)]
 impl Face {
     /// Reads the kernel back and repairs what differs from the desired state. Returns the number of
-    /// this request: once `Answered` is at least that, a reading that began after it has come.
+    /// this request: once `Answered` is at least that, a reading that began after it has come, and all
+    /// that had been written in the datastore before it.
     async fn resync(&self) -> fdo::Result<u64> {
         let (answer, number) = oneshot::channel();
         self.ask(Request::Resync(answer)).await?;
@@ -317,7 +318,8 @@ impl Face {
         self.status.borrow().resyncs
     }
 
-    /// The number of the last call of `Resync` that is answered: all has been read since.
+    /// The number of the last call of `Resync` that is answered: the kernel has been read since, and of the
+    /// datastore all that had been written before.
     #[zbus(property)]
     fn answered(&self) -> u64 {
         self.status.borrow().answered

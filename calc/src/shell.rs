@@ -27,11 +27,14 @@ use tokio::{
 };
 
 pub use self::throttle::Throttle;
-use self::{node::Node, service::Service};
+use self::{
+    node::{Node, Outputs},
+    service::Service,
+};
 use crate::{
     config::Config,
     dataplane,
-    datastore::{self, FileDatastore, Update},
+    datastore::{self, FileDatastore, Told},
     face::{self, Face, Signals, Status},
 };
 
@@ -60,7 +63,7 @@ pub enum ShellError {
 /// What comes in.
 #[derive(Debug)]
 struct Inputs {
-    updates: mpsc::Receiver<Update>,
+    datastore: mpsc::Receiver<Told>,
     dataplane: mpsc::Receiver<dataplane::Event>,
     face: mpsc::Receiver<face::Request>,
 }
@@ -88,7 +91,8 @@ pub(crate) async fn run(config: Config, listener: UnixListener) -> Result<(), Sh
 
 /// Runs for ever.
 async fn serve(config: Config, listener: UnixListener) -> Result<(), ShellError> {
-    let (update_sender, updates) = mpsc::channel(QUEUE);
+    let (asked_sender, asked) = watch::channel(0);
+    let (told_sender, datastore) = mpsc::channel(QUEUE);
     let (event_sender, dataplane) = mpsc::channel(QUEUE);
     let (request_sender, face) = mpsc::channel(QUEUE);
     let (status_sender, status) = watch::channel(Status::default());
@@ -122,13 +126,18 @@ async fn serve(config: Config, listener: UnixListener) -> Result<(), ShellError>
     });
     let (dir, name) = (config.datastore_dir.clone(), config.node_name.clone());
     tasks.spawn(async move {
-        FileDatastore::run(dir, name, update_sender).await?;
+        FileDatastore::run(dir, name, asked, told_sender).await?;
         Ok(())
     });
 
-    let node = Node::new(now(), &config, incarnation.0, status_sender, signal_sender);
+    let outputs = Outputs {
+        datastore: asked_sender,
+        status: status_sender,
+        signals: signal_sender,
+    };
+    let node = Node::new(now(), &config, incarnation.0, outputs);
     let inputs = Inputs {
-        updates,
+        datastore,
         dataplane,
         face,
     };
@@ -179,8 +188,8 @@ impl Loop {
         let Self { node, inputs, .. } = self;
         let timeout = node.poll_timeout();
         tokio::select! {
-            Some(update) = inputs.updates.recv() => {
-                take_in(update, &mut inputs.updates, |update| node.update(now(), update));
+            Some(told) = inputs.datastore.recv() => {
+                take_in(told, &mut inputs.datastore, |told| node.datastore(now(), told));
             }
             Some(event) = inputs.dataplane.recv() => {
                 take_in(event, &mut inputs.dataplane, |event| node.dataplane(now(), event));

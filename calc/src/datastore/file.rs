@@ -9,13 +9,13 @@ mod watch;
 
 use std::{io, mem, path::PathBuf, time::Duration};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch::Receiver};
 
 use self::{
     scan::scan,
     watch::{Batch, Links, Watch},
 };
-use super::{Store, Update};
+use super::{Store, Told, Update};
 
 /// How long to wait before another try to watch a directory that cannot be watched.
 const RETRY: Duration = Duration::from_secs(1);
@@ -42,8 +42,9 @@ pub enum Error {
 pub struct FileDatastore;
 
 impl FileDatastore {
-    /// Follows the directory `dir` for the node called `node`, until nobody listens to `updates`.
-    /// The first update comes at once, also if the directory cannot be read.
+    /// Follows the directory `dir` for the node called `node`, until nobody listens to `told`.
+    /// The first update comes at once, also if the directory cannot be read. `asked` is the number of
+    /// the last request for what has been written until then, to be answered.
     ///
     /// # Errors
     /// If the kernel's notifications cannot be had. A directory that is not there is no error: it
@@ -51,15 +52,18 @@ impl FileDatastore {
     pub async fn run(
         dir: PathBuf,
         node: String,
-        updates: mpsc::Sender<Update>,
+        asked: Receiver<u64>,
+        told: mpsc::Sender<Told>,
     ) -> Result<(), Error> {
-        let closed = updates.clone();
+        let closed = told.clone();
         let mut follower = Follower {
             dir,
             store: Store::new(&node),
             links: Links::new(),
-            told: false,
-            updates,
+            asked,
+            answered: 0,
+            is_told: false,
+            told,
         };
         tokio::select! {
             () = closed.closed() => Ok(()),
@@ -72,25 +76,34 @@ struct Follower {
     dir: PathBuf,
     store: Store,
     links: Links,
+    /// How often somebody has asked,
+    asked: Receiver<u64>,
+    /// and which of that is answered.
+    answered: u64,
     /// Whether the first update is out.
-    told: bool,
-    updates: mpsc::Sender<Update>,
+    is_told: bool,
+    told: mpsc::Sender<Told>,
 }
 
 impl Follower {
     async fn follow(&mut self) -> Result<(), Error> {
         loop {
             let mut watch = self.watch().await?;
-            let mut batch = watch.settle(Batch::first()).await?;
+            let first = Batch::first(*self.asked.borrow_and_update());
+            let mut batch = watch.settle(first).await?;
             while !batch.lost {
-                if self.told && (batch.first || self.store.is_in_trouble()) {
-                    batch = watch.rest(batch).await?;
-                    if batch.lost {
-                        break;
+                let asked = batch.asked;
+                if !batch.is_empty() {
+                    if self.is_told && (batch.first || self.store.is_in_trouble()) {
+                        batch = watch.rest(batch).await?;
+                        if batch.lost {
+                            break;
+                        }
                     }
+                    self.read(batch).await?;
                 }
-                self.read(batch).await?;
-                batch = watch.next(&self.links).await?;
+                self.answer(asked).await;
+                batch = watch.next(&self.links, &mut self.asked).await?;
             }
         }
     }
@@ -112,6 +125,8 @@ impl Follower {
             if let Some(update) = self.store.update() {
                 self.tell(update).await;
             }
+            let asked = *self.asked.borrow_and_update();
+            self.answer(asked).await;
             tokio::time::sleep(RETRY).await;
         }
     }
@@ -136,8 +151,19 @@ impl Follower {
     }
 
     async fn tell(&mut self, update: Update) {
-        self.told = true;
-        if self.updates.send(update).await.is_err() {
+        self.is_told = true;
+        self.send(Told::Update(update)).await;
+    }
+
+    /// Answers the requests up to this number.
+    async fn answer(&mut self, asked: u64) {
+        if mem::replace(&mut self.answered, asked) != asked {
+            self.send(Told::Answer(asked)).await;
+        }
+    }
+
+    async fn send(&self, told: Told) {
+        if self.told.send(told).await.is_err() {
             tracing::debug!("nobody listens to the datastore any more");
         }
     }

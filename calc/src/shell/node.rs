@@ -25,7 +25,7 @@ use crate::{
     consumers::{Consumers, Signal},
     convergence::Convergence,
     dataplane,
-    datastore::{Standing, Update},
+    datastore::{Standing, Told, Update},
     event::Event,
     face::{self, Status},
     reconciler::{Input, Page, Reconciler},
@@ -72,8 +72,10 @@ pub(super) struct Node {
     asked: u64,
     /// as of the last one that was begun,
     begun: u64,
-    /// and as of the last one that has come.
+    /// and as of the last one that has come;
     answered: u64,
+    /// and as of when all that was written in the datastore has come.
+    documents: u64,
     /// When the kernel was last read back.
     read: Option<Instant>,
     /// How many batches the helper has answered.
@@ -100,21 +102,24 @@ pub(super) struct Node {
     failing: BTreeMap<String, String>,
     /// Why there is no lease, once it is known.
     helper_problem: Option<String>,
-    status: watch::Sender<Status>,
     consumers: Consumers,
-    signals: broadcast::Sender<Arc<Signal>>,
+    outputs: Outputs,
+}
+
+/// Where a node says what.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    /// How often somebody has asked for what has been written in the datastore until then.
+    pub(super) datastore: watch::Sender<u64>,
+    /// How things stand.
+    pub(super) status: watch::Sender<Status>,
+    /// What consumers are told.
+    pub(super) signals: broadcast::Sender<Arc<Signal>>,
 }
 
 impl Node {
-    /// Starts with nothing known, publishes how things stand to `status`, and tells consumers by
-    /// `signals`; `seed` is to differ between processes.
-    pub(super) fn new(
-        now: Instant,
-        config: &Config,
-        seed: u64,
-        status: watch::Sender<Status>,
-        signals: broadcast::Sender<Arc<Signal>>,
-    ) -> Self {
+    /// Starts with nothing known; `seed` is to differ between processes.
+    pub(super) fn new(now: Instant, config: &Config, seed: u64, outputs: Outputs) -> Self {
         Self {
             name: config.node_name.clone(),
             convergence: Convergence::new(config.node_name.clone()),
@@ -133,6 +138,7 @@ impl Node {
             asked: 0,
             begun: 0,
             answered: 0,
+            documents: 0,
             read: None,
             batches: 0,
             was_in_sync: false,
@@ -147,14 +153,20 @@ impl Node {
             rivals: Journal::new("").logging(FEW_RIVALS),
             failing: BTreeMap::new(),
             helper_problem: None,
-            status,
             consumers: Consumers::default(),
-            signals,
+            outputs,
         }
     }
 
-    /// Takes in what the datastore tells.
-    pub(super) fn update(&mut self, now: Instant, update: Update) {
+    /// Takes in what is heard of the datastore.
+    pub(super) fn datastore(&mut self, now: Instant, told: Told) {
+        match told {
+            Told::Update(update) => self.update(now, update),
+            Told::Answer(asked) => self.documents = asked,
+        }
+    }
+
+    fn update(&mut self, now: Instant, update: Update) {
         self.news.input = true;
         let is_read = update.standing != Standing::Unread;
         if is_read && (!update.events.is_empty() || self.changed.is_none()) {
@@ -243,6 +255,7 @@ impl Node {
             face::Request::Resync(answer) => {
                 tracing::info!("reading the kernel back, as asked");
                 self.asked += 1;
+                self.outputs.datastore.send_replace(self.asked);
                 if answer.send(self.asked).is_err() {
                     tracing::debug!("whoever asked for a reading is gone");
                 }
@@ -296,6 +309,6 @@ impl Node {
 
     /// Returns how things stand.
     pub(super) fn status(&self) -> watch::Ref<'_, Status> {
-        self.status.borrow()
+        self.outputs.status.borrow()
     }
 }

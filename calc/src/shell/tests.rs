@@ -95,6 +95,35 @@ async fn property<T: DeserializeOwned + zbus::Type>(calc: &Calc1Proxy<'_>, name:
 }
 
 #[tokio::test]
+async fn what_was_written_before_it_is_asked_to_resync_is_in_force_once_it_is_in_sync() {
+    let dir = TempDir::new().unwrap();
+    let (config, listener) = config(&dir, None);
+    let file = config.datastore_dir.join("pools.yaml");
+    let socket = Helper::listen(dir.path());
+    let helper = Helper::default();
+    beside(config, listener, async {
+        let _connection = helper.accept(&socket).await;
+        let calc = face(&dir).await;
+        let in_sync = || async { calc.in_sync().await.unwrap() };
+        eventually("in sync", in_sync).await;
+        let mut text = String::new();
+        for n in 1..=20 {
+            text += &format!(
+                "---\napiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {{name: p{n}}}\n\
+                 spec: {{cidr: 10.{n}.0.0/16}}\n"
+            );
+            fs::write(&file, &text).unwrap();
+            let number = calc.resync().await.unwrap();
+            let answered = || async { calc.answered().await.unwrap() >= number };
+            eventually("an answer", answered).await;
+            eventually("in sync", in_sync).await;
+            assert_eq!(property::<u64>(&calc, "Desired").await, n);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_kernel_is_put_right_again_after_each_way_to_ask_for_it() {
     let dir = TempDir::new().unwrap();
     let (config, listener) = config(&dir, None);
@@ -125,7 +154,8 @@ async fn the_kernel_is_put_right_again_after_each_way_to_ask_for_it() {
         stray(&helper);
         let number = calc.resync().await.unwrap();
         swept(&helper).await;
-        assert_eq!(calc.answered().await.unwrap(), number);
+        let answered = || async { calc.answered().await.unwrap() == number };
+        eventually("the end", answered).await;
         let answered = || async { property::<u64>(&calc, "Batches").await == 2 };
         eventually("an answer", answered).await;
 

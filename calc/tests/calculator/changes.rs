@@ -5,12 +5,16 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use calc::{
     Calculator,
-    datastore::{FileDatastore, Update},
+    datastore::{FileDatastore, Told},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::timeout,
+};
 
 use super::cluster::{Routes, data, recorded_route, recorded_routes, routes};
 
@@ -50,13 +54,12 @@ async fn the_routes_of_each_node_follow_each_change_of_the_directory() {
     for object in objects() {
         write(dir.path(), &object);
     }
-    mark(dir.path(), 0);
     let mut nodes: Vec<(Node, Routes)> = recorded_routes()
         .into_iter()
         .map(|(name, desired)| (Node::new(dir.path(), name), desired))
         .collect();
     for (node, desired) in &mut nodes {
-        node.hears_of(0).await;
+        node.hears_all().await;
         assert_eq!(
             routes(&node.calculator),
             *desired,
@@ -64,11 +67,10 @@ async fn the_routes_of_each_node_follow_each_change_of_the_directory() {
             node.name
         );
     }
-    for (number, change) in (1..).zip(changes) {
+    for change in changes {
         for operation in &change.etcd {
             apply(dir.path(), operation);
         }
-        mark(dir.path(), number);
         for (node, desired) in &mut nodes {
             let Difference { changed, removed } = &change.expected[&node.name];
             for prefix in removed {
@@ -79,7 +81,7 @@ async fn the_routes_of_each_node_follow_each_change_of_the_directory() {
                 );
             }
             desired.extend(changed.iter().map(recorded_route));
-            node.hears_of(number).await;
+            node.hears_all().await;
             assert_eq!(
                 routes(&node.calculator),
                 *desired,
@@ -95,39 +97,41 @@ async fn the_routes_of_each_node_follow_each_change_of_the_directory() {
 struct Node {
     name: String,
     calculator: Calculator,
-    updates: mpsc::Receiver<Update>,
+    asked: watch::Sender<u64>,
+    told: mpsc::Receiver<Told>,
     datastore: JoinHandle<Result<(), calc::datastore::Error>>,
 }
 
 impl Node {
     fn new(dir: &Path, name: String) -> Self {
-        let (sender, updates) = mpsc::channel(1);
-        let datastore = FileDatastore::run(dir.to_owned(), name.clone(), sender);
+        let (asked, asked_receiver) = watch::channel(0);
+        let (sender, told) = mpsc::channel(1);
+        let datastore = FileDatastore::run(dir.to_owned(), name.clone(), asked_receiver, sender);
         Self {
             calculator: Calculator::new(name.clone()),
             name,
-            updates,
+            asked,
+            told,
             datastore: tokio::spawn(datastore),
         }
     }
 
-    /// Takes all that is told until the mark, and so all that was written before it. There is no
-    /// problem but the mark.
-    async fn hears_of(&mut self, mark: usize) {
-        let mark = format!("marks.yaml:2: kind: v1 Mark{mark} is not a kind");
+    /// Takes in all that has been written. There is no problem with it.
+    async fn hears_all(&mut self) {
+        self.asked.send_modify(|asked| *asked += 1);
         loop {
-            let heard = timeout(DEADLINE, self.updates.recv()).await;
-            let update = heard.unwrap().unwrap();
-            for event in update.events {
-                self.calculator.handle(event);
-            }
-            self.calculator.resolve();
-            assert!(update.complete);
-            let [problem] = &update.problems[..] else {
-                panic!("{:?}", update.problems);
-            };
-            if problem.starts_with(&mark) {
-                return;
+            let heard = timeout(DEADLINE, self.told.recv()).await;
+            match heard.unwrap().unwrap() {
+                Told::Update(update) => {
+                    for event in update.events {
+                        self.calculator.handle(event);
+                    }
+                    self.calculator.resolve();
+                    assert!(update.complete);
+                    assert_eq!(update.problems, Vec::<String>::new());
+                }
+                Told::Answer(number) if number == *self.asked.borrow() => return,
+                Told::Answer(_) => {}
             }
         }
     }
@@ -137,12 +141,6 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.datastore.abort();
     }
-}
-
-/// Tells all who follow the directory that a change is complete, by a problem of that name.
-fn mark(dir: &Path, number: usize) {
-    let text = format!("apiVersion: v1\nkind: Mark{number}\n");
-    fs::write(dir.join("marks.yaml"), text).unwrap();
 }
 
 /// The objects of the cluster, one by one, so that each can change by itself.

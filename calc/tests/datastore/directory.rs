@@ -10,12 +10,15 @@ use std::{
 };
 
 use calc::{
-    datastore::{FileDatastore, Standing, Update},
+    datastore::{FileDatastore, Standing, Told, Update},
     event::Event,
 };
 use ipnet::IpNet;
 use tempfile::TempDir;
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 
 use super::{cluster, pool};
 
@@ -28,8 +31,11 @@ const REST: Duration = Duration::from_secs(2);
 /// A followed directory and what was heard of it.
 struct Followed {
     root: TempDir,
-    updates: mpsc::Receiver<Update>,
+    asked: watch::Sender<u64>,
+    told: mpsc::Receiver<Told>,
     task: JoinHandle<Result<(), calc::datastore::Error>>,
+    /// The last request that is answered.
+    answered: u64,
     pools: BTreeSet<IpNet>,
     last: Update,
     /// All changes of pools, in order.
@@ -43,12 +49,15 @@ impl Followed {
         let root = TempDir::new().unwrap();
         let dir = root.path().join("store");
         fill(&dir);
-        let (sender, updates) = mpsc::channel(1);
-        let task = tokio::spawn(FileDatastore::run(dir, "node-1".to_owned(), sender));
+        let (asked, asked_receiver) = watch::channel(0);
+        let (sender, told) = mpsc::channel(1);
+        let task = FileDatastore::run(dir, "node-1".to_owned(), asked_receiver, sender);
         Self {
             root,
-            updates,
-            task,
+            asked,
+            told,
+            task: tokio::spawn(task),
+            answered: 0,
             pools: BTreeSet::new(),
             last: Update::default(),
             history: Vec::new(),
@@ -68,12 +77,19 @@ impl Followed {
     async fn eventually(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         #![expect(clippy::panic, reason = "a test that cannot go on panics")]
         while !holds(self) {
-            let heard = tokio::time::timeout(DEADLINE, self.updates.recv()).await;
-            let Ok(Some(update)) = heard else {
+            let heard = tokio::time::timeout(DEADLINE, self.told.recv()).await;
+            let Ok(Some(told)) = heard else {
                 panic!(
                     "{what}: not so: {:?}, {:?}, {:?}, {heard:?}",
                     self.history, self.last.problems, self.last.complete
                 );
+            };
+            let update = match told {
+                Told::Update(update) => update,
+                Told::Answer(number) => {
+                    self.answered = number;
+                    continue;
+                }
             };
             for event in &update.events {
                 if let Event::Pool(cidr, pool) = event {
@@ -88,6 +104,14 @@ impl Followed {
             }
             self.last = update;
         }
+    }
+
+    /// Takes in all that has been written.
+    async fn hears_all(&mut self) {
+        let number = *self.asked.borrow() + 1;
+        self.asked.send_replace(number);
+        self.eventually("an answer", |followed| followed.answered == number)
+            .await;
     }
 
     async fn has(&mut self, pools: &[&str]) {
@@ -500,14 +524,72 @@ async fn many_changes_end_in_the_last_state() {
 }
 
 #[tokio::test]
+async fn whoever_asks_is_answered_after_all_that_was_written_before() {
+    let mut followed = Followed::new(dir_with(&[("a.yaml", "")]));
+    // One is in the first reading, or after it; nothing else has happened.
+    for _ in 0..3 {
+        followed.hears_all().await;
+    }
+    let elsewhere = followed.root.path().join("elsewhere");
+    fs::write(&elsewhere, pool("b", "10.2.0.0/20")).unwrap();
+    symlink(&elsewhere, followed.path("b.yaml")).unwrap();
+    for round in 0..30 {
+        let (written, led_to) = (format!("10.1.{round}.0/24"), format!("10.2.{round}.0/24"));
+        followed.write("a.yaml", &pool("a", &written));
+        if round % 3 == 1 {
+            // By then the change is being gathered, or read.
+            tokio::time::sleep(Duration::from_millis(round)).await;
+        }
+        if round % 2 == 0 {
+            fs::write(&elsewhere, pool("b", &led_to)).unwrap();
+        }
+        followed.hears_all().await;
+        let has = |net: &String| followed.pools.contains(&net.parse().unwrap());
+        assert!(has(&written), "{round}: {:?}", followed.history);
+        assert!(
+            round % 2 == 1 || has(&led_to),
+            "{round}: {:?}",
+            followed.history
+        );
+    }
+}
+
+#[tokio::test]
+async fn whoever_asks_is_answered_without_a_directory_too() {
+    let mut followed = Followed::new(|_| {});
+    followed.hears_all().await;
+    assert!(followed.last.problems[0].contains("cannot be watched"));
+    fs::create_dir(followed.path("")).unwrap();
+    followed.write("a.yaml", &pool("a", "10.1.0.0/20"));
+    followed.has(&["10.1.0.0/20"]).await;
+    fs::remove_dir_all(followed.path("")).unwrap();
+    followed.hears_all().await;
+    followed.hears_all().await;
+    assert_eq!(followed.last.standing, Standing::Lost);
+}
+
+#[tokio::test]
+async fn whoever_asks_of_an_empty_directory_is_answered_without_a_rest() {
+    let mut followed = Followed::new(dir_with(&[]));
+    followed.hears_all().await;
+    assert!(followed.last.problems[0].contains("holds no"));
+    let begin = Instant::now();
+    for _ in 0..20 {
+        followed.hears_all().await;
+    }
+    assert!(begin.elapsed() < 10 * REST);
+    followed.write("a.yaml", &pool("a", "10.1.0.0/20"));
+    followed.hears_all().await;
+    assert_eq!(followed.history, ["+10.1.0.0/20"]);
+    assert_eq!(followed.last.standing, Standing::Current);
+}
+
+#[tokio::test]
 async fn it_ends_when_nobody_listens() {
     let Followed {
-        updates,
-        task,
-        root,
-        ..
+        told, task, root, ..
     } = Followed::new(dir_with(&[]));
-    drop(updates);
+    drop(told);
     tokio::time::timeout(DEADLINE, task)
         .await
         .unwrap()

@@ -111,7 +111,10 @@ fn a_helper_that_dies_while_it_is_to_read_is_asked_again() {
             signal(helper, Signal::SIGSTOP);
             let asked = node.cairnctl("resync --wait 0").output().unwrap();
             let told = String::from_utf8_lossy(&asked.stderr);
-            assert!(told.contains("has not read the kernel back"), "{told}");
+            assert!(
+                told.contains("has not read the datastore and the kernel back"),
+                "{told}"
+            );
             // An answer of calc that is later than its question to the helper.
             assert!(node.cairnctl("diff").output().unwrap().status.success());
             signal(helper, Signal::SIGKILL);

@@ -13,7 +13,10 @@ use std::{
 
 use futures_util::StreamExt;
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchMask};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::watch::Receiver,
+    time::{Instant, timeout, timeout_at},
+};
 
 use super::Error;
 
@@ -21,6 +24,8 @@ use super::Error;
 const QUIET: Duration = Duration::from_millis(20);
 /// and at the latest after so long.
 const LONGEST: Duration = Duration::from_millis(200);
+/// Whoever asks for what has been written waits so long for a notification of it, which is already there.
+const HEARD: Duration = Duration::from_millis(2);
 /// A directory that was not there, or empty, is read when nothing has happened in it for so long,
 const REST: Duration = Duration::from_secs(2);
 /// and at the latest after so long.
@@ -44,19 +49,22 @@ pub(super) struct Batch {
     /// Whether the directory itself is gone. What seems to have happened in it before is part of
     /// its removal.
     pub(super) lost: bool,
+    /// How often somebody had asked for what has been written when this began: it has all of that.
+    pub(super) asked: u64,
 }
 
 impl Batch {
     /// What is to be read when a watch begins.
-    pub(super) fn first() -> Self {
+    pub(super) fn first(asked: u64) -> Self {
         Self {
             first: true,
             all: true,
+            asked,
             ..Self::default()
         }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         !self.all && !self.lost && self.names.is_empty()
     }
 }
@@ -127,19 +135,41 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits for something to happen, also to what `links` lead to.
-    pub(super) async fn next(&mut self, links: &Links) -> Result<Batch, Error> {
+    /// Waits for something to happen, also to what `links` lead to, or until somebody has `asked`.
+    pub(super) async fn next(
+        &mut self,
+        links: &Links,
+        asked: &mut Receiver<u64>,
+    ) -> Result<Batch, Error> {
         loop {
-            let mut batch = Batch::default();
+            let mut batch = Batch {
+                // Not seen by that: what comes of this is nothing, maybe.
+                asked: *asked.borrow(),
+                ..Batch::default()
+            };
             let due = self.unclosed.values().min().copied();
             let due = due.map_or(self.look, |due| due.min(self.look));
-            if let Ok(event) = timeout_at(due, self.events.next()).await {
+            let mut is_asked = false;
+            let event = tokio::select! {
+                event = timeout_at(due, self.events.next()) => event.ok(),
+                Ok(()) = asked.changed() => {
+                    is_asked = true;
+                    batch.asked = *asked.borrow_and_update();
+                    self.look = Instant::now();
+                    timeout(HEARD, self.events.next()).await.ok()
+                }
+            };
+            let is_quiet = event.is_none();
+            if let Some(event) = event {
                 self.note(event, &mut batch)?;
             }
             // Also where something happens all the time.
             self.look(links, &mut batch);
+            if is_asked && is_quiet && batch.is_empty() {
+                return Ok(batch);
+            }
             let batch = self.settle(batch).await?;
-            if !batch.is_empty() {
+            if is_asked || !batch.is_empty() {
                 return Ok(batch);
             }
         }

@@ -37,7 +37,7 @@ impl Node {
     fn signal(&self, signals: impl IntoIterator<Item = Signal>) {
         for signal in signals {
             // Nobody may be there to hear it.
-            drop(self.signals.send(Arc::new(signal)));
+            drop(self.outputs.signals.send(Arc::new(signal)));
         }
     }
 
@@ -110,7 +110,7 @@ impl Node {
             held: counts.held + counts.contested,
             foreign: self.rivals.len(),
             resyncs: self.reconciler.resyncs(),
-            answered: self.answered,
+            answered: self.answered.min(self.documents),
             read: self.read,
             datastore: self.standing,
             datastore_changed: self.changed,
@@ -118,7 +118,7 @@ impl Node {
             drift: self.reconciler.drift().clone(),
             problems,
         };
-        self.status.send_if_modified(|published| {
+        self.outputs.status.send_if_modified(|published| {
             let changed = *published != status;
             *published = status;
             changed

@@ -24,7 +24,7 @@ use super::*;
 use crate::{
     consumers::Signal,
     dataplane::{Event, Request, Train},
-    datastore::Standing,
+    datastore::{Standing, Update},
     event::{self, Pool},
 };
 
@@ -39,6 +39,8 @@ struct Bench {
     way: mpsc::UnboundedSender<Request>,
     train: Train,
     signals: broadcast::Receiver<Arc<Signal>>,
+    /// How often the datastore is asked.
+    asked: watch::Receiver<u64>,
     _face: Signals,
     /// What the helper has made.
     kernel: BTreeMap<IpNet, BpfRoute>,
@@ -57,11 +59,22 @@ impl Bench {
     fn new(config: &Config) -> Self {
         let (way, requests) = mpsc::unbounded_channel();
         let (status, _) = watch::channel(Status::default());
+        let (datastore, asked) = watch::channel(0);
         let (sender, face) = Signals::channel();
         let now = now();
         Self {
             signals: sender.subscribe(),
-            node: Node::new(now, config, 7, status, sender),
+            asked,
+            node: Node::new(
+                now,
+                config,
+                7,
+                Outputs {
+                    datastore,
+                    status,
+                    signals: sender,
+                },
+            ),
             now,
             requests,
             way,
@@ -123,7 +136,8 @@ impl Bench {
 
     /// The datastore tells of this node and of pools.
     fn update(&mut self, pools: impl IntoIterator<Item = u16>) {
-        self.node.update(self.now, update(pools));
+        let update = update(pools);
+        self.node.datastore(self.now, Told::Update(update));
     }
 
     /// An interface has changed.
@@ -170,7 +184,15 @@ impl Bench {
     fn resync(&mut self) -> u64 {
         let (answer, mut number) = oneshot::channel();
         self.node.face(self.now, face::Request::Resync(answer));
-        number.try_recv().unwrap()
+        let number = number.try_recv().unwrap();
+        assert_eq!(*self.asked.borrow(), number);
+        number
+    }
+
+    /// The datastore has told all that was written before this was asked.
+    fn answer(&mut self, number: u64) {
+        self.node.datastore(self.now, Told::Answer(number));
+        self.turn();
     }
 
     /// The helper has carried out a batch, but for these steps.
@@ -309,25 +331,25 @@ fn a_storm_is_few_applies_and_ends_right() {
 async fn of_a_thousand_messages_a_turn_takes_in_a_part_and_one_apply_does_for_the_rest() {
     let mut config = settings(None);
     config.apply_interval = Duration::from_hours(1);
-    let (updates, receiver) = mpsc::channel(1000);
+    let (told, datastore) = mpsc::channel(1000);
     let (_events, dataplane) = mpsc::channel(1);
     let (_requests, face) = mpsc::channel(1);
     for n in 0..1000 {
-        updates.try_send(update([n])).unwrap();
+        told.try_send(Told::Update(update([n]))).unwrap();
     }
     let inputs = Inputs {
-        updates: receiver,
+        datastore,
         dataplane,
         face,
     };
     let mut bench = Loop::new(Bench::new(&config).node, inputs);
     bench.turn().await;
-    assert_eq!(bench.inputs.updates.len(), 1000 - 101);
+    assert_eq!(bench.inputs.datastore.len(), 1000 - 101);
     assert_eq!(bench.node.status().desired, 101);
     for _ in 1..10 {
         bench.turn().await;
     }
-    assert_eq!(bench.inputs.updates.len(), 0);
+    assert_eq!(bench.inputs.datastore.len(), 0);
     assert_eq!(bench.node.status().desired, 101, "there is no token");
 }
 

@@ -130,11 +130,15 @@ fn a_reading_that_was_under_way_when_another_was_asked_for_does_not_answer_that(
     let first = bench.resync();
     bench.turn();
     bench.greeted();
+    bench.answer(first);
+    assert_eq!(bench.node.status().answered, 0);
     let second = bench.resync();
     assert!(second > first);
     bench.turn();
     bench.read([]);
     bench.turn();
+    assert_eq!(bench.node.status().answered, first);
+    bench.answer(second);
     assert_eq!(bench.node.status().answered, first);
     bench.greeted();
     // The helper dies, and so does that reading.
@@ -146,6 +150,8 @@ fn a_reading_that_was_under_way_when_another_was_asked_for_does_not_answer_that(
     bench.greeted();
     bench.read([]);
     bench.turn();
+    assert_eq!(bench.node.status().answered, second, "of the datastore");
+    bench.answer(third);
     assert_eq!(bench.node.status().answered, third);
 }
 
@@ -197,7 +203,7 @@ fn what_follows_is_called_back_at_once_when_the_datastore_cannot_be_read() {
     assert!(requests.len() > 1);
     let mut unreadable = update(200..201);
     unreadable.complete = false;
-    bench.node.update(bench.now, unreadable);
+    bench.node.datastore(bench.now, Told::Update(unreadable));
     let requests = bench.asked_for();
     assert!(matches!(requests[..], [Request::Recall]), "{requests:?}");
 }
