@@ -106,13 +106,13 @@ async fn what_was_written_before_it_is_asked_to_resync_is_in_force_once_it_is_in
         let calc = face(&dir).await;
         let in_sync = || async { calc.in_sync().await.unwrap() };
         eventually("in sync", in_sync).await;
-        let mut text = String::new();
+        let mut pools = Vec::new();
         for n in 1..=20 {
-            text += &format!(
+            pools.push(format!(
                 "---\napiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {{name: p{n}}}\n\
                  spec: {{cidr: 10.{n}.0.0/16}}\n"
-            );
-            fs::write(&file, &text).unwrap();
+            ));
+            fs::write(&file, pools.concat()).unwrap();
             let number = calc.resync().await.unwrap();
             let answered = || async { calc.answered().await.unwrap() >= number };
             eventually("an answer", answered).await;
